@@ -1,0 +1,1 @@
+"""The `omnia` command: one file a command group, no logic."""

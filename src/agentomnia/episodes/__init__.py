@@ -1,0 +1,1 @@
+"""Room `episodes`: see docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""Room `export`: see docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""Room `llm`: see docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""Room `runs`: see docs/architecture.md."""

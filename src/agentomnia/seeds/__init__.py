@@ -1,0 +1,1 @@
+"""Room `seeds`: see docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""Synthesis of environments, tasks and trajectories (paper, section 4)."""

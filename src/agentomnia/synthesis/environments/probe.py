@@ -1,0 +1,232 @@
+"""Probing one tool: the search for a call that is accepted and for calls that reach every declared error.
+
+First random arguments in ready states; then, for what is still missing, directed search: a known call is kept
+and the records around it are bent (values copied from the call and from the records it names, bounds, other
+choices) until the answer is the wanted one. A bent state counts only when it is itself valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from agentomnia.environment.instance import Instance
+from agentomnia.environment.program import Program
+from agentomnia.environment.sampling import ArgumentSampler
+from agentomnia.environment.spec import Attribute, Entity, EnvironmentSpec, Tool
+from agentomnia.environment.state import State, state_problems
+from agentomnia.synthesis.environments.compiler import ToolFacts
+
+_RANDOM_TRIES = 160
+_DIRECTED_TRIES = 500
+
+
+@dataclass
+class Reached:
+    """What the search has found so far."""
+
+    accepted: bool = False
+    changed: bool = False
+    missing: set[int] = field(default_factory=set)
+    """Declared errors not reached yet."""
+    calls: list[tuple[Instance, dict[str, Any]]] = field(default_factory=list)
+    """Some calls worth bending the state around, accepted ones first."""
+
+    def done(self, tool: Tool) -> bool:
+        """Whether nothing is left to search for."""
+        return self.accepted and not self.missing and (self.changed or tool.kind == "query")
+
+
+class Probe:
+    """Probes the tools of one environment in a set of valid states."""
+
+    def __init__(
+        self, spec: EnvironmentSpec, program: Program, facts: Mapping[str, ToolFacts], states: Sequence[State]
+    ) -> None:
+        """Start an instance in every state."""
+        self.spec = spec
+        self.program = program
+        self.facts = facts
+        self.instances = [Instance(program, state) for state in states]
+
+    def search(self, tool: Tool, rng: Random) -> Reached:
+        """Search for an accepted call and every declared error of a tool.
+
+        Raises:
+            EnvironmentFault: the tool let an exception escape.
+        """
+        reached = Reached(missing=set(range(len(self.facts[tool.name].errors))))
+        self._try_random(tool, rng, reached)
+        if not reached.done(tool):
+            self._try_directed(tool, rng, reached)
+        return reached
+
+    def _try_random(self, tool: Tool, rng: Random, reached: Reached) -> None:
+        sampler = ArgumentSampler(self.program, rng)
+        for number in range(_RANDOM_TRIES):
+            instance = self.instances[number % len(self.instances)]
+            arguments = sampler.sample(tool.name, instance.live_state)
+            if number % 7 == 0:
+                arguments |= _unknown_key(tool, rng)
+            self._note(tool, instance, arguments, reached)
+            if reached.done(tool):
+                return
+
+    def _note(self, tool: Tool, instance: Instance, arguments: dict[str, Any], reached: Reached) -> None:
+        """Make the call, record what it reached, and take its effect back."""
+        before = instance.snapshot() if tool.kind == "modify" else b""
+        answer = instance.call(tool.name, arguments)
+        if answer["ok"]:
+            reached.accepted = True
+            reached.calls.insert(0, (instance, arguments))
+            if tool.kind == "modify":
+                reached.changed = reached.changed or instance.snapshot() != before
+                instance.restore(before)
+        elif answer["error"]["code"] != "invalid_argument":
+            errors = self.facts[tool.name].errors
+            reached.missing -= {i for i in reached.missing if errors[i].matches(answer["error"])}
+            reached.calls.append((instance, arguments))
+        else:
+            errors = self.facts[tool.name].errors
+            reached.missing -= {i for i in reached.missing if errors[i].matches(answer["error"])}
+        del reached.calls[12:]
+
+    def _try_directed(self, tool: Tool, rng: Random, reached: Reached) -> None:
+        sampler = ArgumentSampler(self.program, rng)
+        for number in range(_DIRECTED_TRIES):
+            if reached.done(tool):
+                return
+            if reached.calls and number % 3:
+                instance, arguments = rng.choice(reached.calls)
+            else:
+                instance = self.instances[number % len(self.instances)]
+                arguments = sampler.sample(tool.name, instance.live_state)
+            self._note_bent(tool, instance.state, dict(arguments), rng, reached)
+
+    def _note_bent(self, tool: Tool, state: State, arguments: dict[str, Any], rng: Random, reached: Reached) -> None:
+        named = list(self._named_records(tool, state, arguments))
+        for _ in range(rng.randint(1, 3)):
+            self._bend(tool, state, arguments, named, rng)
+        instance = Instance(self.program, state)
+        answer = instance.call(tool.name, arguments)
+        errors = self.facts[tool.name].errors
+        hit = {i for i in reached.missing if not answer["ok"] and errors[i].matches(answer["error"])}
+        news = hit or (answer["ok"] and not (reached.accepted and reached.changed))
+        if not news or not self._valid(state):
+            return
+        reached.missing -= hit
+        if answer["ok"]:
+            reached.accepted = True
+            reached.changed = reached.changed or instance.live_state != state
+            reached.calls.insert(0, (Instance(self.program, state), arguments))
+
+    def _valid(self, state: State) -> bool:
+        return not any(state_problems(self.spec, state)) and not Instance(self.program, state).broken_rules()
+
+    def _named_records(
+        self, tool: Tool, state: State, arguments: Mapping[str, Any]
+    ) -> Iterator[tuple[Entity, dict[str, Any]]]:
+        for parameter in tool.parameters:
+            target = self.spec.target(parameter.carries)
+            if target is not None and isinstance(arguments.get(parameter.name), str):
+                entity = self.spec.entity(target)
+                record = state[entity.plural].get(arguments[parameter.name])
+                if record is not None:
+                    yield entity, record
+
+    def _bend(
+        self,
+        tool: Tool,
+        state: State,
+        arguments: dict[str, Any],
+        named: list[tuple[Entity, dict[str, Any]]],
+        rng: Random,
+    ) -> None:
+        """Set some fields of one record, named by the call or of an entity the tool looks at; or one argument."""
+        if rng.random() < 0.25:
+            self._bend_argument(tool, arguments, named, rng)
+            return
+        if named and rng.random() < 0.5:
+            entity, record = rng.choice(named)
+        else:
+            entity = self.spec.entity(rng.choice(sorted(self.facts[tool.name].reads) or [self.spec.entities[0].name]))
+            if not state[entity.plural]:
+                return
+            record = rng.choice(list(state[entity.plural].values()))
+        attributes = [a for a in entity.attributes if not a.unique]
+        for attribute in rng.sample(attributes, min(len(attributes), rng.randint(1, 4))):
+            values = list(self._wanted_values(attribute, state, arguments, named))
+            if values:
+                record[attribute.name] = rng.choice(values)
+
+    def _bend_argument(
+        self, tool: Tool, arguments: dict[str, Any], named: list[tuple[Entity, dict[str, Any]]], rng: Random
+    ) -> None:
+        free = [p for p in tool.parameters if p.carries is None or self.spec.target(p.carries) is None]
+        if not free:
+            return
+        parameter = rng.choice(free)
+        kind = parameter.json_schema.get("type")
+        values = [v for _, r in named for v in r.values() if _fits(v, kind)]
+        values += [v + step for v in values if type(v) in (int, float) for step in (-1, 1)]
+        values += [parameter.json_schema[k] for k in ("minimum", "maximum") if k in parameter.json_schema]
+        values += parameter.json_schema.get("enum", [])
+        if values:
+            arguments[parameter.name] = rng.choice(values)
+
+    def _wanted_values(
+        self,
+        attribute: Attribute,
+        state: State,
+        arguments: Mapping[str, Any],
+        named: list[tuple[Entity, dict[str, Any]]],
+    ) -> Iterator[Any]:
+        """Values that make guards meet: the call's own, those of the records it names, bounds and choices."""
+        if attribute.nullable:
+            yield None
+        if attribute.target is not None:
+            plural = self.spec.entity(attribute.target).plural
+            links = [v for v in arguments.values() if isinstance(v, str)]
+            links += [v for _, record in named for v in record.values() if isinstance(v, str)]
+            yield from (v for v in links if v in state[plural])
+            return
+        if attribute.type == "enum":
+            yield from attribute.choices
+            return
+        if attribute.type == "boolean":
+            yield from (True, False)
+            return
+        kind = {"date": "string", "datetime": "string"}.get(attribute.type, attribute.type)
+        length = {"date": 10, "datetime": 16}.get(attribute.type)
+        pool = [v for v in arguments.values() if _fits(v, kind)]
+        pool += [v for _, record in named for v in record.values() if _fits(v, kind)]
+        if attribute.type in ("date", "datetime"):
+            now = state["clock"]["now"]
+            pool += [now[:length], "2020-01-01T09:00"[:length], "2035-01-01T09:00"[:length]]
+            yield from (v[:length] if len(v) >= (length or 0) else v for v in pool if _dated(v))
+            return
+        if attribute.type in ("integer", "number"):
+            bounds = [b for b in (attribute.minimum, attribute.maximum) if b is not None]
+            pool += [int(b) if attribute.type == "integer" else b for b in bounds]
+            pool += [v + step for v in list(pool) for step in (-1, 1)]
+            yield from (int(v) if attribute.type == "integer" else v for v in pool)
+            return
+        if attribute.type in ("string", "text"):
+            yield from pool
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind == "string":
+        return isinstance(value, str)
+    return kind in ("integer", "number") and type(value) in (int, float)
+
+
+def _dated(value: str) -> bool:
+    return len(value) >= 10 and value[4] == "-" and value[7] == "-" and value[:4].isdigit()
+
+
+def _unknown_key(tool: Tool, rng: Random) -> dict[str, Any]:
+    keys = [p.name for p in tool.parameters if p.binds is not None or tool.action.type == "lookup"]
+    return {rng.choice(keys): "NONE-0000"} if keys else {}

@@ -1,0 +1,1 @@
+"""Room `synthesis/tasks`: see docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""Room `task`: see docs/architecture.md."""

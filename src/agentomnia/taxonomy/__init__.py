@@ -1,0 +1,1 @@
+"""Room `taxonomy`: see docs/architecture.md."""
