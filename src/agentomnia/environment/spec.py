@@ -235,6 +235,8 @@ class Tool(Row):
     action: Action
     ask: tuple[str, ...] = ()
     """Ways a person asks for it; `{appointment}` is a record's description, `{start}` a value."""
+    staff: bool = False
+    """Done by the business only: where a customer speaks, no task asks for it."""
     origin: str = "card"
     """Which part of the author proposed it: a card, an archetype's name, `reader`, an API operation."""
 

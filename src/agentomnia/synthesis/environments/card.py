@@ -124,6 +124,8 @@ class OperationCard(_Part):
     returns: dict[str, str] = Field(default_factory=dict)
     ask: tuple[str, ...] = ()
     undo: bool = False
+    staff: bool = False
+    """Where a customer speaks: the business does it, a customer never asks for it."""
 
 
 class UseCard(_Part):

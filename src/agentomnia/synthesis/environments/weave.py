@@ -223,6 +223,7 @@ def operation_tool(spec: EnvironmentSpec, name: str, card: OperationCard, origin
         parameters=parameters,
         action=action,
         ask=card.ask,
+        staff=card.staff,
         origin=origin,
     )
 

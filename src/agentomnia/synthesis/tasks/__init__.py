@@ -1,1 +1,1 @@
-"""Room `synthesis/tasks`: see docs/architecture.md."""
+"""Task synthesis: initial states, tool DAGs, grounding, queries, the task gate (paper, section 4.4)."""

@@ -1,0 +1,1 @@
+"""DAG-based task synthesis (paper, section 4.4.1)."""

@@ -1,0 +1,265 @@
+"""Questions at the end of a task: what a person wants to know, with a reader that shows it.
+
+Three forms, each answered by the final state: how many records there are of a kind, what a named record's
+field says, which group is the largest or what a total comes to. Answers are numbers, dates and words,
+never identifiers; yes-or-no questions are left out, since guessing would earn them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentomnia.environment.spec import (
+    Attribute,
+    Entity,
+    EnvironmentSpec,
+    Lookup,
+    Parameter,
+    Search,
+    Summary,
+    Tool,
+)
+from agentomnia.synthesis.environments.card import plural_of
+from agentomnia.synthesis.tasks.dag.describe import reference_clause
+from agentomnia.synthesis.tasks.dag.ground import Grounder
+from agentomnia.synthesis.tasks.render import say_choice
+from agentomnia.task.criterion import AnswerField, Expected
+from agentomnia.task.task import Source
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its answer and the field to give it in."""
+
+    words: str
+    """Goes after "tell me"."""
+    field: AnswerField
+    expected: Expected
+    mentions: tuple[str, ...]
+
+
+def ask_count(grounder: Grounder, tool: Tool) -> Question | None:
+    """How many records of a kind there are, by a search with filters."""
+    if not isinstance(tool.action, Search):
+        return None
+    entity = grounder.spec.entity(tool.action.entity)
+    if not _asks_own(grounder, entity, tool):
+        return None
+    chosen = _count_filter(grounder, tool, entity)
+    if chosen is None:
+        return None
+    values, sources, words = chosen
+    answer = grounder.instance.call(tool.name, values)
+    if not answer["ok"] or answer["data"]["total"] < 1:
+        return None
+    index = grounder.add_call(tool.name, values, sources, answer["data"])
+    grounder.plan.think("AGGREGATE", "count what is left", [f"call:{index}"])
+    name = f"number_of_{entity.plural}"
+    field = AnswerField(name=name, description=f"{words[0].upper()}{words[1:]}, as a whole number", type="number")
+    texts = tuple(s.text for s in sources.values() if s.text)
+    return Question(words, field, Expected(value=answer["data"]["total"], comparison="number"), texts)
+
+
+def _count_filter(
+    grounder: Grounder, tool: Tool, entity: Entity
+) -> tuple[dict[str, Any], dict[str, Source], str] | None:
+    """One state or kind to count by, and perhaps one record they belong to."""
+    assert isinstance(tool.action, Search)
+    filters = {f.parameter: f.field for f in tool.action.filters if f.op == "equals"}
+    values: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
+    front, after, owner = "", "", "there are"
+    for parameter in tool.parameters:
+        if parameter.name not in filters:
+            if parameter.required:
+                return None
+            continue
+        attribute = _attribute(entity, filters[parameter.name])
+        if attribute is None:
+            return None
+        if attribute.type == "enum" and not front and (parameter.required or grounder.rng.random() < 0.7):
+            value = grounder.rng.choice(attribute.choices)
+            words = say_choice(value)
+            lifecycle = entity.lifecycle is not None and entity.lifecycle.field == attribute.name
+            front = f"{words} " if lifecycle and " " not in words else front
+            after += "" if front else f" with {attribute.name.replace('_', ' ')} {words}"
+            values[parameter.name], sources[parameter.name] = value, Source(origin="query", text=words)
+        elif attribute.target is not None and (_wants_owner(grounder, attribute, parameter) or grounder.rng.random() < 0.3):
+            located = _some_located(grounder, attribute.target)
+            if located is None:
+                if parameter.required:
+                    return None
+                continue
+            key, source, phrase = located
+            values[parameter.name], sources[parameter.name] = key, source
+            owner, after = ("I have", after) if phrase == "me" else (owner, f"{after} {_belonging(grounder, attribute, phrase)}")
+        elif parameter.required:
+            return None
+    if not values:
+        return None
+    return values, sources, f"how many {front}{plural_of(entity.noun)}{after} {owner}"
+
+
+def _belonging(grounder: Grounder, attribute: Attribute, phrase: str) -> str:
+    return reference_clause(attribute, grounder.spec.entity(attribute.target or ""), phrase)
+
+
+def _wants_owner(grounder: Grounder, attribute: Attribute, parameter: Parameter) -> bool:
+    """A person who asks for themselves always counts their own."""
+    return parameter.required or (attribute.target == grounder.spec.speaker and grounder.describer.speaker is not None)
+
+
+def _asks_own(grounder: Grounder, entity: Entity, tool: Tool) -> bool:
+    """Where somebody asks for themselves: their own records, or what belongs to nobody (a catalogue)."""
+    speaker = grounder.spec.speaker
+    if speaker is None:
+        return True
+    direct = {a.name for a in entity.attributes if a.target == speaker}
+    if direct:
+        assert isinstance(tool.action, Search)
+        return any(f.field in direct and f.op == "equals" for f in tool.action.filters)
+    return not owned_by(grounder.spec, entity.name, speaker)
+
+
+def owned_by(spec: EnvironmentSpec, entity: str, owner: str) -> bool:
+    """Whether records of the entity lead to a record of the owner by references."""
+    seen, left = {entity}, [entity]
+    while left:
+        targets = {a.target for a in spec.entity(left.pop()).attributes if a.target is not None}
+        if owner in targets:
+            return True
+        left += sorted(targets - seen)
+        seen |= targets
+    return entity == owner
+
+
+def _some_located(grounder: Grounder, entity: str) -> tuple[str, Source, str] | None:
+    """A record that the task has found already."""
+    found = [k for e, k in grounder.plan.known if e == entity and (e, k) in grounder.described]
+    if not found:
+        return None
+    key = grounder.rng.choice(found)
+    return key, grounder.plan.known[(entity, key)], grounder.described[(entity, key)].phrase
+
+
+def ask_field(grounder: Grounder, tool: Tool, prefer: set[tuple[str, str]]) -> Question | None:
+    """What a field of a found record says at the end, by a lookup."""
+    if not isinstance(tool.action, Lookup):
+        return None
+    entity = grounder.spec.entity(tool.action.entity)
+    known = [k for e, k in grounder.plan.known if e == entity.name and (e, k) in grounder.described]
+    if not known:
+        return None
+    touched = [k for k in known if (entity.name, k) in prefer]
+    key = grounder.rng.choice(touched or known)
+    fields = [a for a in entity.attributes if _askable(a) and a.name not in _said(grounder, entity.name, key)]
+    if not fields:
+        return None
+    attribute = grounder.rng.choice(fields)
+    parameter = tool.parameters[0].name
+    source = grounder.plan.known[(entity.name, key)]
+    answer = grounder.instance.call(tool.name, {parameter: key})
+    value = answer["data"].get(attribute.name) if answer["ok"] else None
+    if value is None:
+        return None
+    index = grounder.add_call(tool.name, {parameter: key}, {parameter: source}, answer["data"])
+    grounder.plan.think("EXTRACT", f"{attribute.name.replace('_', ' ')} of the answer", [f"call:{index}"])
+    what = attribute.name.replace("_", " ")
+    phrase = grounder.described[(entity.name, key)].phrase
+    owner = "my" if phrase == "me" else f"the {what} of {phrase}"
+    words = f"what {owner} {what} is" if phrase == "me" else f"what {owner} is"
+    if attribute.type == "integer" and what.endswith("s"):
+        words = f"how many {what} {'I have' if phrase == 'me' else phrase + ' has'}"
+    return Question(words, *_field_answer(attribute, what, value), mentions=())
+
+
+def _field_answer(attribute: Attribute, what: str, value: Any) -> tuple[AnswerField, Expected]:
+    kind = "number" if attribute.type in ("number", "integer") else "string"
+    form = {"date": ", as YYYY-MM-DD", "datetime": ", as YYYY-MM-DDTHH:MM"}.get(attribute.type, "")
+    field = AnswerField(name=attribute.name, description=f"The {what} at the end{form}", type=kind)  # type: ignore[arg-type]
+    return field, Expected(value=value, comparison="number" if kind == "number" else "text")
+
+
+def _askable(attribute: Attribute) -> bool:
+    return attribute.type in ("number", "integer", "date", "datetime", "enum")
+
+
+def _said(grounder: Grounder, entity: str, key: str) -> set[str]:
+    """Fields that the description of the record already gives away."""
+    return {d.field for d in grounder.described[(entity, key)].descriptors}
+
+
+def ask_summary(grounder: Grounder, tool: Tool) -> Question | None:
+    """Which group is the largest, or what a total over all groups comes to."""
+    if not isinstance(tool.action, Summary):
+        return None
+    entity = grounder.spec.entity(tool.action.entity)
+    if grounder.spec.speaker is not None and owned_by(grounder.spec, entity.name, grounder.spec.speaker):
+        return None
+    metrics = [m for m in tool.action.metrics if _attribute(entity, m) and _additive(entity, m)]
+    if metrics and grounder.rng.random() < 0.5:
+        return _ask_total(grounder, tool, entity, grounder.rng.choice(metrics))
+    groups = [g for g in tool.action.group_fields if _is_enum(entity, g)]
+    return _ask_largest(grounder, tool, entity, grounder.rng.choice(groups)) if groups else None
+
+
+def _ask_largest(grounder: Grounder, tool: Tool, entity: Entity, group: str) -> Question | None:
+    answer = grounder.instance.call(tool.name, {"group_by": group})
+    if not answer["ok"]:
+        return None
+    ranked = sorted(answer["data"]["groups"], key=lambda g: -g["count"])
+    if len(ranked) < 2 or ranked[0]["count"] == ranked[1]["count"] or ranked[0]["group"] is None:
+        return None
+    what = group.replace("_", " ")
+    source = Source(origin="query", text=what)
+    index = grounder.add_call(tool.name, {"group_by": group}, {"group_by": source}, answer["data"])
+    grounder.plan.think("LOGIC", "the group with the largest count", [f"call:{index}"])
+    words = f"which {what} is the most common among the {plural_of(entity.noun)}"
+    field = AnswerField(name=f"most_common_{group}", description=f"The {what} with the most {plural_of(entity.noun)}", type="string")
+    return Question(words, field, Expected(value=ranked[0]["group"], comparison="text"), (what,))
+
+
+def _ask_total(grounder: Grounder, tool: Tool, entity: Entity, metric: str) -> Question | None:
+    assert isinstance(tool.action, Summary)
+    attribute = entity.attribute(metric)
+    group = grounder.rng.choice(tool.action.group_fields)
+    values: dict[str, Any] = {"group_by": group, "metric": metric}
+    what = metric.replace("_", " ")
+    sources = {"group_by": Source(origin="computation", text="any grouping"), "metric": Source(origin="query", text=what)}
+    front = ""
+    status = entity.lifecycle.field if entity.lifecycle else None
+    if status is not None and any(p.name == status for p in tool.parameters):
+        values[status] = grounder.rng.choice(entity.attribute(status).choices)
+        front = say_choice(values[status])
+        sources[status] = Source(origin="query", text=front)
+    answer = grounder.instance.call(tool.name, values)
+    if not answer["ok"] or answer["data"]["total"] < 2:
+        return None
+    total = round(sum(g["total"] for g in answer["data"]["groups"]), 2)
+    index = grounder.add_call(tool.name, values, sources, answer["data"])
+    grounder.plan.think("AGGREGATE", "the sum over all groups", [f"call:{index}"])
+    unit = f" in {attribute.unit}" if attribute.unit else ""
+    nouns = plural_of(entity.noun)
+    kind = f"{nouns} with {status.replace('_', ' ')} {front}" if status and " " in front else f"{front} {nouns}".strip()
+    words = f"the total {what} of all {kind}"
+    field = AnswerField(name=f"total_{metric}", description=f"The total {what} of all {kind}{unit}", type="number")
+    return Question(words, field, Expected(value=total, comparison="number"), tuple(s.text for s in sources.values() if s.origin == "query" and s.text))
+
+
+def _attribute(entity: Entity, name: str) -> Attribute | None:
+    return next((a for a in entity.attributes if a.name == name), None)
+
+
+def _is_enum(entity: Entity, name: str) -> bool:
+    attribute = _attribute(entity, name)
+    return attribute is not None and attribute.type == "enum"
+
+
+def _additive(entity: Entity, name: str) -> bool:
+    """Amounts and counts can be added up; hours of the day, levels and years cannot."""
+    words = set(name.split("_"))
+    if entity.lifecycle is None and not any(a.target for a in entity.attributes):
+        return False  # nobody adds up a catalogue
+    unlike = {"at", "hour", "hours", "level", "year", "month", "day", "rate", "rating", "score", "percent", "limit", "max", "min", "version", "position", "floor", "age", "radius", "per", "number", "term"}  # fmt: skip
+    return not words & unlike and entity.attribute(name).unit not in ("hour", "%", "percent")

@@ -1,0 +1,377 @@
+"""The task gate: what must be proved before a task is kept (paper, section 4.4.1 "Quality Assurance").
+
+    reference      the reference replays without an error and earns exactly 1.0, twice, from fresh instances
+    null           an agent that does nothing, and one that only apologises, earn 0
+    random         random valid callers earn 0
+    omission       leaving out any modifying call earns less than 1
+    alteration     any single required effect undone, altered or doubled earns less than 1
+    unrelated      one more accepted write earns less than 1
+    reordered      independent calls in another order still earn 1.0
+    derivable      every argument of the reference follows from the query, an observation, the clock or a computation
+    leakage        the query names no tool, no parameter key, no identifier, no answer
+    mentions       the query says every phrase that stands for a record or a value
+    evidence       each difficulty label has measures past its threshold
+    frame          the reference changes exactly what the criterion wants
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from agentomnia.environment.instance import Instance
+from agentomnia.environment.program import Program
+from agentomnia.environment.sampling import ArgumentSampler
+from agentomnia.environment.spec import EnvironmentSpec
+from agentomnia.environment.state import State
+from agentomnia.errors import EnvironmentFault
+from agentomnia.row import Row, canonical_json
+from agentomnia.synthesis.tasks.dag.ground import resolve
+from agentomnia.synthesis.tasks.leakage import leaks
+from agentomnia.synthesis.tasks.query import value_kind, value_unit, value_words
+from agentomnia.synthesis.tasks.render import same_value, say, unsay
+from agentomnia.task.diff import state_diff
+from agentomnia.task.grade import grade
+from agentomnia.task.task import PrivateTask, ReferenceCall, Source, Task
+
+TASK_CHECKS = (
+    "reference", "null", "random", "omission", "alteration", "unrelated", "reordered", "derivable", "leakage",
+    "mentions", "evidence", "frame",
+)  # fmt: skip
+APOLOGY = "I am sorry, but I cannot help with that."
+_RANDOM_CALLERS = 3
+_ORDERS = 3
+
+
+class TaskFinding(Row):
+    """One failed check of one task."""
+
+    task: str
+    check: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A task with everything its checks need."""
+
+    task: Task
+    private: PrivateTask
+    spec: EnvironmentSpec
+    program: Program
+    state: State
+
+
+def reference_answer(private: PrivateTask) -> str:
+    """The last message of the reference solution."""
+    return f"Done. {canonical_json(private.answer)}" if private.answer else "Done."
+
+
+def verify_task(subject: Evaluated) -> list[TaskFinding]:
+    """Run every check of the task gate; nothing is found for a task that may be kept."""
+    checks = {
+        "reference": _reference, "null": _null, "random": _random, "omission": _omission, "alteration": _alteration,
+        "unrelated": _unrelated, "reordered": _reordered, "derivable": _derivable, "leakage": _leakage,
+        "mentions": _mentions, "evidence": _evidence, "frame": _frame,
+    }  # fmt: skip
+    found = []
+    for name in TASK_CHECKS:
+        try:
+            evidence = next(checks[name](subject), None)
+        except EnvironmentFault as error:
+            evidence = f"environment fault: {error}"
+        if evidence is not None:
+            found.append(TaskFinding(task=subject.task.id, check=name, evidence=evidence))
+            if name == "reference":
+                return found  # nothing else means anything then
+    return found
+
+
+def _score(subject: Evaluated, instance: Instance, text: str) -> float:
+    return grade(subject.private.criterion, subject.state, instance.live_state, text).reward
+
+
+def _replay(subject: Evaluated, order: Sequence[int], strict: bool = True) -> tuple[Instance, list[dict[str, Any]]] | str:
+    """Make reference calls in an order, observed arguments taken from what was really observed."""
+    instance = Instance(subject.program, subject.state)
+    answers: list[Any] = [None] * len(subject.private.calls)
+    for index in order:
+        call = subject.private.calls[index]
+        arguments = _bound(call, answers)
+        answer = instance.call(call.tool, arguments)
+        if not answer["ok"] and strict:
+            return f"call {index} ({call.tool}) is refused: {answer['error']['message']}"
+        answers[index] = answer.get("data")
+    return instance, answers
+
+
+def _bound(call: ReferenceCall, answers: list[Any]) -> dict[str, Any]:
+    arguments = dict(call.arguments)
+    for name, source in call.sources.items():
+        if source.origin == "observation" and source.call is not None and answers[source.call] is not None:
+            try:
+                arguments[name] = resolve(source, answers)
+            except (KeyError, IndexError, TypeError):
+                continue  # the stored value stands; a wrong one shows in the reward
+    return arguments
+
+
+def _everything(subject: Evaluated) -> list[int]:
+    return list(range(len(subject.private.calls)))
+
+
+def _reference(subject: Evaluated) -> Iterator[str]:
+    digests = set()
+    for _ in range(2):
+        outcome = _replay(subject, _everything(subject))
+        if isinstance(outcome, str):
+            yield outcome
+            return
+        instance, _answers = outcome
+        result = grade(subject.private.criterion, subject.state, instance.live_state, reference_answer(subject.private))
+        if result.reward != 1.0:
+            yield f"the reference earns {result.reward}: {'; '.join(result.failures[:3])}"
+            return
+        if instance.broken_rules():
+            yield f"the reference breaks {', '.join(instance.broken_rules())}"
+        digests.add(instance.digest())
+    if len(digests) > 1:
+        yield "two replays of the reference end in different states"
+
+
+def _null(subject: Evaluated) -> Iterator[str]:
+    instance = Instance(subject.program, subject.state)
+    for text in ("", APOLOGY):
+        if _score(subject, instance, text) != 0.0:
+            yield "doing nothing earns a reward" if not text else "apologising earns a reward"
+
+
+def _random(subject: Evaluated) -> Iterator[str]:
+    for number in range(_RANDOM_CALLERS):
+        rng = Random(f"{subject.task.id}/random/{number}")
+        instance = Instance(subject.program, subject.state)
+        sampler = ArgumentSampler(subject.program, rng)
+        names = sorted(subject.program.tools)
+        for _ in range(max(4, len(subject.private.calls))):
+            name = rng.choice(names)
+            instance.call(name, sampler.sample(name, instance.live_state))
+            if _score(subject, instance, "Done.") != 0.0:
+                yield f"random caller {number} earns a reward"
+                return
+
+
+def _modifying(subject: Evaluated) -> list[int]:
+    return [i for i, c in enumerate(subject.private.calls) if subject.program.tools[c.tool].kind == "modify"]
+
+
+def _omission(subject: Evaluated) -> Iterator[str]:
+    text = reference_answer(subject.private)
+    for left_out in _modifying(subject):
+        outcome = _replay(subject, [i for i in _everything(subject) if i != left_out], strict=False)
+        if not isinstance(outcome, str) and _score(subject, outcome[0], text) >= 1.0:
+            yield f"without call {left_out} ({subject.private.calls[left_out].tool}) the task still earns 1.0"
+    if subject.private.criterion.answers and _scores_without_answer(subject):
+        yield "without the answer the task still earns 1.0"
+
+
+def _scores_without_answer(subject: Evaluated) -> bool:
+    outcome = _replay(subject, _everything(subject))
+    return not isinstance(outcome, str) and _score(subject, outcome[0], "Done.") >= 1.0
+
+
+def _alteration(subject: Evaluated) -> Iterator[str]:
+    outcome = _replay(subject, _everything(subject))
+    assert not isinstance(outcome, str)
+    final, text = outcome[0].state, reference_answer(subject.private)
+    for what, altered in altered_states(subject.state, final):
+        if grade(subject.private.criterion, subject.state, altered, text).reward >= 1.0:
+            yield f"{what} still earns 1.0"
+    for name, value in subject.private.answer.items():
+        wrong = {**subject.private.answer, name: value + 1 if isinstance(value, int | float) else f"{value} or so"}
+        if grade(subject.private.criterion, subject.state, final, f"Done. {canonical_json(wrong)}").reward >= 1.0:
+            yield f"a wrong answer {name} still earns 1.0"
+
+
+def altered_states(before: State, after: State) -> Iterator[tuple[str, State]]:
+    """The final state with one effect undone, altered or doubled, for every effect."""
+    diff = state_diff(before, after)
+    for (container, key), record in diff.created.items():
+        undone = copy.deepcopy(after)
+        del undone[container][key]
+        yield f"{container}/{key} not created", undone
+        doubled = copy.deepcopy(after)
+        doubled[container][f"{key}-TWIN"] = {**record, next(iter(record)): f"{key}-TWIN"}
+        yield f"{container}/{key} created twice", doubled
+    for (container, key), fields in diff.updated.items():
+        for field in fields:
+            undone = copy.deepcopy(after)
+            undone[container][key][field] = before[container][key][field]
+            yield f"{container}/{key}.{field} unchanged", undone
+            if not isinstance(fields[field], str) or " " not in fields[field]:
+                altered = copy.deepcopy(after)
+                altered[container][key][field] = _other(fields[field])
+                yield f"{container}/{key}.{field} altered", altered
+    for container, key in diff.deleted:
+        undone = copy.deepcopy(after)
+        undone[container][key] = before[container][key]
+        yield f"{container}/{key} not deleted", undone
+
+
+def _other(value: Any) -> Any:
+    """A value unlike the given one; null where it was text, so that free prose is altered too."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return None if value is not None else "something"
+
+
+def _unrelated(subject: Evaluated) -> Iterator[str]:
+    outcome = _replay(subject, _everything(subject))
+    assert not isinstance(outcome, str)
+    instance, rng = outcome[0], Random(f"{subject.task.id}/unrelated")
+    sampler = ArgumentSampler(subject.program, rng)
+    writers = sorted(n for n, t in subject.program.tools.items() if t.kind == "modify")
+    text, tried = reference_answer(subject.private), 0
+    snapshot = instance.snapshot()
+    for _ in range(60):
+        name = rng.choice(writers)
+        answer = instance.call(name, sampler.sample(name, instance.live_state))
+        if answer["ok"] and instance.snapshot() != snapshot:
+            tried += 1
+            if _score(subject, instance, text) >= 1.0 and not _only_free_text(subject, instance):
+                yield f"one more accepted write by {name} still earns 1.0"
+            instance.restore(snapshot)
+        if tried == 5:
+            return
+
+
+def _only_free_text(subject: Evaluated, instance: Instance) -> bool:
+    """A second write may only have reworded free prose that the criterion leaves to the agent."""
+    outcome = _replay(subject, _everything(subject))
+    assert not isinstance(outcome, str)
+    diff = state_diff(outcome[0].live_state, instance.live_state)
+    changed = {(container, field) for (container, _), fields in diff.updated.items() for field in fields}
+    free = {
+        (c.container, f) for c in subject.private.criterion.changes for f, e in c.values.items() if e.comparison in ("free", "text")
+    }  # fmt: skip
+    return not diff.created and not diff.deleted and changed <= free
+
+
+def _reordered(subject: Evaluated) -> Iterator[str]:
+    rng = Random(f"{subject.task.id}/order")
+    text = reference_answer(subject.private)
+    for _ in range(_ORDERS):
+        order = _random_order(subject.private.calls, rng)
+        outcome = _replay(subject, order)
+        if isinstance(outcome, str):
+            yield f"in the order {order}: {outcome}"
+        elif _score(subject, outcome[0], text) != 1.0:
+            yield f"in the order {order} the reference no longer earns 1.0"
+
+
+def _random_order(calls: tuple[ReferenceCall, ...], rng: Random) -> list[int]:
+    """A random topological order of the calls under their `after`."""
+    left, order = set(range(len(calls))), []
+    while left:
+        ready = sorted(i for i in left if not left & set(calls[i].after))
+        chosen = rng.choice(ready)
+        order.append(chosen)
+        left.remove(chosen)
+    return order
+
+
+def _derivable(subject: Evaluated) -> Iterator[str]:
+    outcome = _replay(subject, _everything(subject))
+    assert not isinstance(outcome, str)
+    for index, call in enumerate(subject.private.calls):
+        for name, value in call.arguments.items():
+            source = call.sources.get(name)
+            problem = "no source is recorded" if source is None else _underivable(subject, call, name, value, source, outcome[1], index)
+            if problem is not None:
+                yield f"call {index} ({call.tool}), {name} = {value!r}: {problem}"
+
+
+def _underivable(
+    subject: Evaluated, call: ReferenceCall, name: str, value: Any, source: Source, answers: list[Any], index: int
+) -> str | None:
+    match source.origin:
+        case "observation":
+            if source.call is None or source.call >= index:
+                return "it is observed too late"
+            try:
+                seen = resolve(source, answers)
+            except (KeyError, IndexError, TypeError):
+                return "the observation does not show it"
+            return None if same_value(seen, value) else f"the observation shows {seen!r}"
+        case "query":
+            return _unsaid(subject, call, name, value, source.text or "")
+        case "clock":
+            return None if value in (subject.state["clock"]["now"], subject.state["clock"]["now"][:10]) else "the clock differs"
+        case _:
+            schema = subject.program.tools[call.tool].parameters["properties"][name]
+            # a free choice among listed values: any of them leads to the same answer
+            return None if value in schema.get("enum", ()) else "no declared computation gives it"
+
+
+def _unsaid(subject: Evaluated, call: ReferenceCall, name: str, value: Any, text: str) -> str | None:
+    if text not in subject.task.query:
+        return f"the query does not say {text!r}"
+    parameter = subject.spec.tool(call.tool).parameter(name)
+    kind, unit = value_kind(subject.spec, parameter), value_unit(subject.spec, parameter)
+    if kind in ("enum", "boolean"):
+        choices = parameter.json_schema.get("enum", (True, False))
+        meant = [c for c in choices if text in (value_words(subject.spec, parameter, c), say(c, kind, subject.spec.clock))]
+        return None if meant == [value] else f"{text!r} means {meant}"
+    if kind == "list":
+        return None if say(value, "list", subject.spec.clock) == text else f"{text!r} is another list"
+    meant_value = unsay(text, kind, subject.spec.clock, unit)
+    return None if same_value(meant_value, value) else f"{text!r} means {meant_value!r}"
+
+
+def _leakage(subject: Evaluated) -> Iterator[str]:
+    yield from leaks(subject.task, subject.private, subject.program, subject.state)
+
+
+def _mentions(subject: Evaluated) -> Iterator[str]:
+    for phrase in subject.private.mentions:
+        if phrase not in subject.task.query:
+            yield f"the query does not say {phrase!r}"
+
+
+def _evidence(subject: Evaluated) -> Iterator[str]:
+    labels = {e.label for e in subject.private.evidence}
+    for atom in subject.task.coordinate.difficulty:
+        if atom not in labels:
+            yield f"the label {atom} has no evidence"
+    for item in subject.private.evidence:
+        problem = _below_threshold(item.threshold, item.measures)
+        if problem:
+            yield f"{item.label}: {problem}"
+
+
+def _below_threshold(threshold: str, measures: dict[str, float]) -> str | None:
+    """Evaluate a stored threshold, `a ≥ 3 and b ≥ 2` or `a ≥ 3 or b ≥ 2`, on the stored measures."""
+    joined = " or " if " or " in threshold else " and "
+    holds = []
+    for part in threshold.split(joined):
+        name, _, bound = part.partition(" ≥ ")
+        holds.append(measures.get(name, 0.0) >= float(bound))
+    met = any(holds) if joined == " or " else all(holds)
+    return None if met else f"{threshold} does not hold for {measures}"
+
+
+def _frame(subject: Evaluated) -> Iterator[str]:
+    outcome = _replay(subject, _everything(subject))
+    assert not isinstance(outcome, str)
+    diff = state_diff(subject.state, outcome[0].live_state)
+    wanted = {(c.container, c.key) for c in subject.private.criterion.changes if c.kind != "created"}
+    happened = {*diff.updated, *diff.deleted}
+    if wanted != happened:
+        yield f"wanted changes of {sorted(wanted)}, happened {sorted(happened)}"
+    created = sum(1 for c in subject.private.criterion.changes if c.kind == "created")
+    if created != len(diff.created):
+        yield f"wanted {created} new records, got {len(diff.created)}"
