@@ -33,10 +33,29 @@ class Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values, defaults left out so that files stay readable."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        """The row as JSON values; defaults are left out so that files stay readable, versions and kinds never."""
+        shown: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
+        return _with_marks(self, shown)
 
     @property
     def identity(self) -> str:
         """SHA-256 of the canonical JSON of the whole row, defaults included."""
         return digest(self.model_dump(mode="json"))
+
+
+_MARKS = ("schema_version", "type")
+"""Fields that say how to read a row, written even where they have their default."""
+
+
+def _with_marks(value: Any, shown: Any) -> Any:
+    """Put the marks of a row, and of the rows inside it, back into its compact JSON."""
+    if isinstance(value, Row):
+        fields = type(value).model_fields
+        marks = {m: value.__dict__[m] for m in _MARKS if m in fields}
+        inner = {name: _with_marks(value.__dict__[name], shown[name]) for name in shown}
+        return {**marks, **inner}
+    if isinstance(value, tuple):
+        return [_with_marks(v, s) for v, s in zip(value, shown)]
+    if isinstance(value, dict):
+        return {k: _with_marks(v, shown[k]) if k in shown else v for k, v in value.items()} if shown.keys() == value.keys() else shown
+    return shown

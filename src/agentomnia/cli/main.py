@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agentomnia.cli import card, taxonomy
+from agentomnia.cli import card, check, demo, synth, taxonomy
 from agentomnia.errors import OmniaError
 
 app = typer.Typer(
@@ -17,6 +17,12 @@ app = typer.Typer(
 )
 app.add_typer(taxonomy.app, name="taxonomy")
 app.add_typer(card.app, name="card")
+app.add_typer(synth.app, name="synth")
+app.command()(check.validate)
+app.command(name="eval")(check.evaluate)
+app.command()(check.export)
+app.command()(check.report)
+app.command()(demo.demo)
 
 
 def main() -> None:
@@ -25,4 +31,8 @@ def main() -> None:
         app()
     except OmniaError as error:
         print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        place = f" {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{place}; check the path and the disk, then start again", file=sys.stderr)
         raise SystemExit(2) from None

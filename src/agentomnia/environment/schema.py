@@ -152,7 +152,18 @@ def _general_check(name: str, schema: Any) -> Callable[[Any], str | None]:
     validator = Draft202012Validator(schema)
 
     def check(value: Any) -> str | None:
+        if not _finite(value):
+            return f"{name} must hold finite numbers"
         error = next(iter(validator.iter_errors(value)), None)
         return None if error is None else f"{name}: {error.message[:300]}"
 
     return check
+
+
+def _finite(value: Any) -> bool:
+    """Whether no number in the value is NaN or infinite: JSON has neither, and `jsonschema` lets both pass."""
+    if isinstance(value, float):
+        return value - value == 0
+    if isinstance(value, dict):
+        return all(_finite(v) for v in value.values())
+    return not isinstance(value, list) or all(_finite(v) for v in value)

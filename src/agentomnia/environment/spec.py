@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -109,13 +110,16 @@ class Entity(Row):
         Raises:
             SpecError: the entity has no such attribute.
         """
-        for attribute in self.attributes:
-            if attribute.name == name:
-                return attribute
-        known = ", ".join(a.name for a in self.attributes)
-        raise SpecError(f"entity {self.name} has no attribute {name!r}; it has {known}")
+        found = self._attribute_index.get(name)
+        if found is None:
+            raise SpecError(f"entity {self.name} has no attribute {name!r}; it has {', '.join(self._attribute_index)}")
+        return found
 
-    @property
+    @cached_property
+    def _attribute_index(self) -> dict[str, Attribute]:
+        return {a.name: a for a in self.attributes}
+
+    @cached_property
     def fields(self) -> tuple[str, ...]:
         """The key and every attribute, in the order of a stored record."""
         return (self.key, *(a.name for a in self.attributes))
@@ -298,17 +302,24 @@ class EnvironmentSpec(Row):
             raise SpecError(f"environment {self.name}: {problem}")
         return self
 
+    @cached_property
+    def _entity_index(self) -> dict[str, Entity]:
+        return {e.name: e for e in self.entities}
+
+    @cached_property
+    def _tool_index(self) -> dict[str, Tool]:
+        return {t.name: t for t in self.tools}
+
     def entity(self, name: str) -> Entity:
         """The entity of that name.
 
         Raises:
             SpecError: there is none.
         """
-        for entity in self.entities:
-            if entity.name == name:
-                return entity
-        known = ", ".join(e.name for e in self.entities)
-        raise SpecError(f"environment {self.name} has no entity {name!r}; it has {known}")
+        found = self._entity_index.get(name)
+        if found is None:
+            raise SpecError(f"environment {self.name} has no entity {name!r}; it has {', '.join(self._entity_index)}")
+        return found
 
     def tool(self, name: str) -> Tool:
         """The tool of that name.
@@ -316,10 +327,10 @@ class EnvironmentSpec(Row):
         Raises:
             SpecError: there is none.
         """
-        for tool in self.tools:
-            if tool.name == name:
-                return tool
-        raise SpecError(f"environment {self.name} has no tool {name!r}; see its spec.json")
+        found = self._tool_index.get(name)
+        if found is None:
+            raise SpecError(f"environment {self.name} has no tool {name!r}; see its spec.json")
+        return found
 
     def field(self, path: str) -> Attribute:
         """The attribute behind `Entity.field`; a key reads as a reference to its own entity.
@@ -339,7 +350,7 @@ class EnvironmentSpec(Row):
 
     def replace_tools(self, tools: tuple[Tool, ...]) -> EnvironmentSpec:
         """The same environment with other tools."""
-        return EnvironmentSpec.model_validate({**dict(self), "tools": tools})
+        return EnvironmentSpec.model_validate({**{f: self.__dict__[f] for f in type(self).model_fields}, "tools": tools})
 
 
 def _problems(spec: EnvironmentSpec) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Room `episodes`: see docs/architecture.md."""
+"""Agents and episodes: one agent, one task, one trajectory."""

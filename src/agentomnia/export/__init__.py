@@ -1,1 +1,1 @@
-"""Room `export`: see docs/architecture.md."""
+"""Exports: one small pure function for each target."""

@@ -1,1 +1,1 @@
-"""Room `report`: see docs/architecture.md."""
+"""The report of a run: one HTML file."""

@@ -1,1 +1,1 @@
-"""Room `runs`: see docs/architecture.md."""
+"""Run directories: stages, journal, resume, manifest, progress (DESIGN: a run on disk)."""

@@ -21,7 +21,7 @@ _DIGEST = 8
 
 _PROGRAM_NAMES = frozenset(
     ("rows", "row", "members", "group", "groups", "numbers", "details", "dict", "deepcopy", "date", "datetime",
-     "timedelta", "found", "missing", "item", "it", "len", "sum", "min", "max", "abs", "round", "any", "all", "sorted",
+     "timedelta", "found", "missing", "item", "it", "r", "n", "len", "sum", "min", "max", "abs", "round", "any", "all", "sorted",
      "int", "float", "str", "next", "set", "list", "print", "none", "true", "false")
 )  # fmt: skip
 """Names that compiled programs or this room's procedures use for themselves."""

@@ -41,6 +41,16 @@ class Draft:
         self.names.add(name)
         return name
 
+    def free_record(self, base: str, parameter: str = "") -> str:
+        """A name for a record: `pet`, or `pet_record` where the parameter that names it is called that."""
+        name = usable(f"{base}_record" if base == parameter else base, "record")
+        return self.free(f"{name}_record" if name in self.names else name)
+
+    def free_new(self) -> str:
+        """A name for a new record, clear of the name that the program gives to its key."""
+        variable = self.entity.variable
+        return self.free_record(f"new_{variable}" if f"{variable}_key" in self.names else variable)
+
 
 class ToolBuilder:
     """Builds the tools of one specification."""
@@ -105,7 +115,7 @@ class ToolBuilder:
         if natural is not None and required:
             return self._named_naturally(draft, wanted, text, entity, natural)
         name = draft.free(wanted)
-        record = draft.free(entity.variable if entity.variable != name else f"{entity.variable}_record")
+        record = draft.free_record(entity.variable, name)
         draft.parameters.append(
             Parameter(
                 name=name, json_schema=_KEY, description=text or f"Identifier of the {entity.noun}.", required=required,
@@ -116,7 +126,7 @@ class ToolBuilder:
 
     def _named_naturally(self, draft: Draft, wanted: str, text: str, entity: Entity, natural: str) -> str:
         name = draft.free(wanted)
-        record = draft.free(entity.variable if entity.variable != name else f"{entity.variable}_record")
+        record = draft.free_record(entity.variable, name)
         attribute = entity.attribute(natural)
         draft.parameters.append(
             Parameter(
@@ -285,7 +295,7 @@ class ToolBuilder:
         phrase = "" if required else create_phrase(attribute) if creating else update_phrase(attribute)
         if attribute.target is not None:
             name = draft.free(attribute.name)
-            record = draft.free(_stem(attribute.name) if _stem(attribute.name) != name else f"{name}_record")
+            record = draft.free_record(_stem(attribute.name), name)
             owner = self.by_name[attribute.target][1]
             draft.parameters.append(
                 Parameter(name=name, json_schema=_KEY, description=text if attribute.description else f"Identifier of the {owner.noun}.",
@@ -331,7 +341,7 @@ class ToolBuilder:
             self._refused(draft, f"a new {entity.noun} would lack {', '.join(missing)}, which the operation is not given")
             return None
         self._refuse_doubles(draft, values)
-        record = draft.free(entity.variable if f"{entity.variable}_key" not in draft.names else f"new_{entity.variable}")
+        record = draft.free_new()
         body = f"{record} = new({entity.name}, {', '.join(f'{n}={e}' for n, e in values.items())})"
         action = Procedure(steps=tuple(draft.steps), body=body, returns=((entity.variable, record),))
         return self._tool(draft, action, create_asks(entity, label, references, plain))
@@ -444,7 +454,7 @@ class ToolBuilder:
         if self._unfilled(entity, values):
             self._refused(draft, f"a new {entity.noun} would lack {', '.join(self._unfilled(entity, values))}")
             return None
-        record = draft.free(entity.variable if f"{entity.variable}_key" not in draft.names else f"new_{entity.variable}")
+        record = draft.free_new()
         draft.steps.append(Let(name=record, value=f"next((r for r in {entity.name} if r.{natural} == {values[natural]}), None)"))
         created = f"    {record} = new({entity.name}, {', '.join(f'{n}={e}' for n, e in values.items())})"
         given = [p for p in draft.parameters if p.carries and p.name != values[natural] and p.name in fields]

@@ -20,6 +20,7 @@ from agentomnia.synthesis.environments.expression import Kind, Scope, translate
 from agentomnia.synthesis.environments.makers import make_value
 
 _ROUNDS = 40
+_ATTEMPTS = 8
 
 
 def empty_state(spec: EnvironmentSpec) -> State:
@@ -76,7 +77,15 @@ class StateMaker:
         Raises:
             SpecError: no valid state was found; says which check fails.
         """
-        rng = Random(seed)
+        problem: str | None = None
+        for attempt in range(_ATTEMPTS):
+            state = self._attempt(Random(f"{seed}/{attempt}"), scale)
+            problem = next(state_problems(self.spec, state), None) or next(iter(self.broken(state)), None)
+            if problem is None:
+                return state
+        raise SpecError(f"no valid initial state of {self.spec.name}: {problem}; loosen the card's makers or rules")
+
+    def _attempt(self, rng: Random, scale: float) -> State:
         state = empty_state(self.spec)
         for name in self.order:
             entity = self.spec.entity(name)
@@ -85,9 +94,6 @@ class StateMaker:
                 if values is not None:
                     add_record(self.spec, state, entity, values)
         self.settle(state, rng)
-        problem = next(state_problems(self.spec, state), None) or next(iter(self.broken(state)), None)
-        if problem is not None:
-            raise SpecError(f"no valid initial state of {self.spec.name}: {problem}; loosen the card's makers or rules")
         return state
 
     def draw(self, entity: Entity, state: State, rng: Random, fixed: dict[str, Any] | None = None) -> dict[str, Any] | None:

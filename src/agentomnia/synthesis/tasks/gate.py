@@ -32,7 +32,7 @@ from agentomnia.row import Row, canonical_json
 from agentomnia.synthesis.tasks.dag.ground import resolve
 from agentomnia.synthesis.tasks.leakage import leaks
 from agentomnia.synthesis.tasks.query import value_kind, value_unit, value_words
-from agentomnia.synthesis.tasks.render import same_value, say, unsay
+from agentomnia.task.render import same_value, say, unsay
 from agentomnia.task.diff import state_diff
 from agentomnia.task.grade import grade
 from agentomnia.task.task import PrivateTask, ReferenceCall, Source, Task

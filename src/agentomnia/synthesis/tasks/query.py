@@ -15,7 +15,7 @@ from agentomnia.environment.spec import Attribute, EnvironmentSpec, Parameter
 from agentomnia.synthesis.tasks.dag.answers import Question
 from agentomnia.synthesis.tasks.dag.goals import Goal
 from agentomnia.synthesis.tasks.dag.ground import Grounder
-from agentomnia.synthesis.tasks.render import WEEKDAYS, say, say_list
+from agentomnia.task.render import WEEKDAYS, say, say_list
 
 _OPENINGS = ("Please {0}.", "Could you {0}?", "I need you to {0}.", "Can you {0}, please?", "Kindly {0}.")
 _NEXT = ("Then {0}.", "After that, {0}.", "Also, {0}.", "Next, {0}.", "And {0}, please.")
@@ -51,9 +51,14 @@ class QueryWriter:
             sentences.append(self.rng.choice(forms).format(question.words))
             self.mentions += question.mentions
         text = " ".join(sentences)
-        if self.grounder.describer.speaker is not None and re.search(r"\b(me|my|I have)\b", text):
+        if self.grounder.describer.speaker is not None and self._needs_name(text):
             text = f"{self._greeting()} {text}"
         return _tidy(text)
+
+    def _needs_name(self, text: str) -> bool:
+        """Whether somebody must know who is asking: the reference looked them up, or the text says `my`."""
+        speaker = (self.spec.speaker, self.grounder.describer.speaker)
+        return speaker in self.grounder.described or re.search(r"\b(me|my|I have)\b", text) is not None
 
     def _greeting(self) -> str:
         entity = self.spec.entity(self.spec.speaker or "")
@@ -176,6 +181,7 @@ def _field_words(spec: EnvironmentSpec, parameter: Parameter) -> str:
 def _tidy(text: str) -> str:
     text = re.sub(r"\s+", " ", text).replace(" ,", ",").replace("..", ".").replace(".”.", ".”")
     text = re.sub(r'"([^"]*)"', r"“\1”", text)
+    text = re.sub(r"\b(\w+) \1\b", r"\1", text)  # a unit that the card says once more
     text = re.sub(rf"\bat ({'|'.join(WEEKDAYS)})\b", r"on \1", text)
     return re.sub(r"([.!?] )([a-z])", lambda m: m.group(1) + m.group(2).upper(), text)
 

@@ -13,7 +13,6 @@ from typing import Any
 from agentomnia.environment.spec import (
     Attribute,
     Entity,
-    EnvironmentSpec,
     Lookup,
     Parameter,
     Search,
@@ -22,8 +21,9 @@ from agentomnia.environment.spec import (
 )
 from agentomnia.synthesis.environments.card import plural_of
 from agentomnia.synthesis.tasks.dag.describe import reference_clause
+from agentomnia.synthesis.tasks.dag.goals import owned_by
 from agentomnia.synthesis.tasks.dag.ground import Grounder
-from agentomnia.synthesis.tasks.render import say_choice
+from agentomnia.task.render import say_choice
 from agentomnia.task.criterion import AnswerField, Expected
 from agentomnia.task.task import Source
 
@@ -96,7 +96,8 @@ def _count_filter(
             owner, after = ("I have", after) if phrase == "me" else (owner, f"{after} {_belonging(grounder, attribute, phrase)}")
         elif parameter.required:
             return None
-    if not values:
+    owned = grounder.spec.speaker in {a.target for a in entity.attributes if a.target is not None}
+    if not values or (owned and grounder.describer.speaker is not None and owner != "I have"):
         return None
     return values, sources, f"how many {front}{plural_of(entity.noun)}{after} {owner}"
 
@@ -122,20 +123,12 @@ def _asks_own(grounder: Grounder, entity: Entity, tool: Tool) -> bool:
     return not owned_by(grounder.spec, entity.name, speaker)
 
 
-def owned_by(spec: EnvironmentSpec, entity: str, owner: str) -> bool:
-    """Whether records of the entity lead to a record of the owner by references."""
-    seen, left = {entity}, [entity]
-    while left:
-        targets = {a.target for a in spec.entity(left.pop()).attributes if a.target is not None}
-        if owner in targets:
-            return True
-        left += sorted(targets - seen)
-        seen |= targets
-    return entity == owner
-
-
 def _some_located(grounder: Grounder, entity: str) -> tuple[str, Source, str] | None:
-    """A record that the task has found already."""
+    """A record that the task has found already; the person who asks is always found by their name."""
+    speaker = grounder.describer.speaker
+    if entity == grounder.spec.speaker and speaker is not None:
+        grounder.locate(entity, speaker)
+        grounder.describe(entity, speaker)
     found = [k for e, k in grounder.plan.known if e == entity and (e, k) in grounder.described]
     if not found:
         return None
@@ -148,6 +141,8 @@ def ask_field(grounder: Grounder, tool: Tool, prefer: set[tuple[str, str]]) -> Q
     if not isinstance(tool.action, Lookup):
         return None
     entity = grounder.spec.entity(tool.action.entity)
+    if entity.name == grounder.spec.speaker and grounder.describer.speaker is not None:
+        grounder.locate(entity.name, grounder.describer.speaker)
     known = [k for e, k in grounder.plan.known if e == entity.name and (e, k) in grounder.described]
     if not known:
         return None
@@ -182,6 +177,9 @@ def _field_answer(attribute: Attribute, what: str, value: Any) -> tuple[AnswerFi
 
 
 def _askable(attribute: Attribute) -> bool:
+    """Fields whose name reads as a noun; `opens at` does not."""
+    if attribute.name.rsplit("_", 1)[-1] in ("at", "on", "by", "in", "from", "to", "until", "of"):
+        return False
     return attribute.type in ("number", "integer", "date", "datetime", "enum")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentomnia.environment.spec import Attribute, Entity, EnvironmentSpec
 from agentomnia.environment.state import State
-from agentomnia.synthesis.tasks.render import say, say_choice
+from agentomnia.task.render import say, say_choice
 
 _MOST_DESCRIPTORS = 4
 

@@ -17,9 +17,9 @@ from agentomnia.environment.spec import EnvironmentSpec, Lookup, Procedure, Tool
 from agentomnia.environment.state import State
 from agentomnia.row import digest
 from agentomnia.synthesis.environments.compiler import ToolFacts
-from agentomnia.synthesis.tasks.dag.answers import Question, ask_count, ask_field, ask_summary, owned_by
+from agentomnia.synthesis.tasks.dag.answers import Question, ask_count, ask_field, ask_summary
 from agentomnia.synthesis.tasks.dag.describe import Describer
-from agentomnia.synthesis.tasks.dag.goals import Goal, GoalSearch
+from agentomnia.synthesis.tasks.dag.goals import Goal, GoalSearch, owned_by
 from agentomnia.synthesis.tasks.dag.ground import Grounder
 from agentomnia.synthesis.tasks.dag.groups import ToolGroup
 from agentomnia.synthesis.tasks.evidence import coordinate, difficulty_evidence, measure
@@ -140,8 +140,6 @@ class _Generation:
                     return "a record cannot be told apart in words"
                 if grounder.locate(entity, key) is None:
                     return "no reader shows a record"
-        if not goals and self.speaker is not None:
-            grounder.locate(self.spec.speaker or "", self.speaker)
         self._look_before(grounder, goals)
         for number, goal in enumerate(goals):
             problem = self._perform(grounder, goal, number, goals, created)

@@ -13,14 +13,41 @@ from typing import Any
 
 from agentomnia.environment.instance import Instance
 from agentomnia.environment.spec import EnvironmentSpec, Parameter, Procedure, Tool
-from agentomnia.environment.state import State
+from agentomnia.environment.state import State, unpack
 from agentomnia.errors import EnvironmentFault
 from agentomnia.synthesis.environments.compiler import ToolFacts
 from agentomnia.synthesis.environments.makers import make_argument
 from agentomnia.synthesis.tasks.dag.describe import Describer
-from agentomnia.task.diff import state_diff
+from agentomnia.task.diff import StateDiff, state_diff
 
 _TRIES = 60
+
+
+def owned_by(spec: EnvironmentSpec, entity: str, owner: str) -> bool:
+    """Whether records of the entity lead to a record of the owner by references, or are owners themselves."""
+    seen, left = {entity}, [entity]
+    while left:
+        current = left.pop()
+        if current == owner:
+            return True
+        targets = {a.target for a in spec.entity(current).attributes if a.target is not None} - seen
+        left += sorted(targets)
+        seen |= targets
+    return False
+
+
+def owner_of(spec: EnvironmentSpec, state: State, entity: str, key: str) -> str | None:
+    """The speaker's record that a record leads to by the shortest way of references."""
+    seen, left = {(entity, key)}, [(entity, key)]
+    while left:
+        name, current = left.pop(0)
+        if name == spec.speaker:
+            return current
+        record = state[spec.entity(name).plural][current]
+        links = [(a.target, record[a.name]) for a in spec.entity(name).attributes if a.target and record[a.name]]
+        left += [link for link in links if link not in seen]
+        seen |= set(links)
+    return None
 
 
 @dataclass(frozen=True)
@@ -55,14 +82,15 @@ class GoalSearch:
             if arguments is None or not self._sensible(tool, arguments):
                 continue
             before = self.scratch.snapshot()
-            old = self.scratch.state
             try:
                 answer = self.scratch.call(tool.name, arguments)
             except EnvironmentFault:
                 self.scratch.restore(before)
                 return False
-            diff = state_diff(old, self.scratch.live_state)
-            if not answer["ok"] or diff.empty:
+            if not answer["ok"]:
+                continue
+            diff = state_diff(unpack(before), self.scratch.live_state)
+            if diff.empty or self._overrides(diff):
                 self.scratch.restore(before)
                 continue
             self._note(tool, arguments, [*diff.created], [*diff.updated])
@@ -79,9 +107,29 @@ class GoalSearch:
             self.created[place] = len(self.goals) - 1
         self.touched |= {*new, *((by_container[c], key) for c, key in updated)}
 
+    def _overrides(self, diff: StateDiff) -> bool:
+        """Whether a change overwrites what the same request did: nobody sets a thing twice, or there and back.
+
+        Moving on along a lifecycle, and adding to or taking from an amount, are no overwriting.
+        """
+        by_container = {e.plural: e for e in self.spec.entities}
+        for (container, key), fields in diff.updated.items():
+            entity = by_container[container]
+            if (entity.name, key) not in self.touched:
+                continue
+            initial = self.describer.state[container].get(key, {})
+            for field_name, value in fields.items():
+                attribute = entity.attribute(field_name)
+                moves_on = entity.lifecycle is not None and entity.lifecycle.field == field_name
+                adds_up = attribute.type in ("number", "integer")
+                if value == initial.get(field_name) or not (moves_on or adds_up):
+                    return True
+        return False
+
     def _sensible(self, tool: Tool, arguments: dict[str, Any]) -> bool:
         """Nobody asks to take back what the same request does, or to do the same thing twice."""
-        if any(g.tool.name == tool.name and g.arguments == arguments for g in self.goals):
+        keys = {p.name: arguments.get(p.name) for p in tool.parameters if p.binds}
+        if any(g.tool.name == tool.name and keys.items() <= g.arguments.items() for g in self.goals if keys):
             return False
         named = {(self.spec.target(p.carries), arguments.get(p.name)) for p in tool.parameters if p.carries}
         if tool.origin == "reader" and any(place in self.created for place in named):
@@ -134,14 +182,13 @@ class GoalSearch:
         pool = related if related and self.rng.random() < 0.7 else own
         return self.rng.choice(pool) if pool else None
 
-    def _own(self, entity_name: str, keys: list[str]) -> list[str]:
-        """Where the person who asks owns records of this kind, only their own."""
-        entity = self.spec.entity(entity_name)
-        mine = [a.name for a in entity.attributes if a.target is not None and a.target == self.spec.speaker]
-        if not mine or self.describer.speaker is None:
+    def _own(self, entity: str, keys: list[str]) -> list[str]:
+        """Where records of this kind lead to the person who asks, only those that lead to this very person."""
+        speaker = self.describer.speaker
+        if speaker is None or not owned_by(self.spec, entity, self.spec.speaker or ""):
             return keys
-        records = self.scratch.live_state[entity.plural]
-        return [k for k in keys if records[k][mine[0]] == self.describer.speaker]
+        state = self.scratch.live_state
+        return [k for k in keys if owner_of(self.spec, state, entity, k) == speaker]
 
     def _related(self, record: dict[str, Any], arguments: dict[str, Any]) -> bool:
         chosen = {v for v in arguments.values() if isinstance(v, str)}

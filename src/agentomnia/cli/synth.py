@@ -1,0 +1,91 @@
+"""`omnia synth`: environments, tasks and reference trajectories into a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentomnia.cli.options import DEFAULT_JOBS, DEFAULT_OUT, Jobs, Json, Out, Seed, print_counts, print_json
+
+if TYPE_CHECKING:
+    from agentomnia.runs.run import StageReport
+
+app = typer.Typer(help="Synthesize environments, tasks and trajectories.", no_args_is_help=True)
+
+
+@app.command()
+def environments(
+    domain: Annotated[list[int] | None, typer.Option("--domain", help="Level-2 domain id; repeat for more. Default: every card.")] = None,
+    from_file: Annotated[list[Path] | None, typer.Option("--from", help="OpenAPI file or MCP tools/list dump; repeat for more.")] = None,
+    per_domain: Annotated[int, typer.Option("--per-domain", min=1, help="Variants of each domain.")] = 1,
+    out: Out = DEFAULT_OUT,
+    seed: Seed = 0,
+    jobs: Jobs = DEFAULT_JOBS,
+    json_output: Json = False,
+) -> None:
+    """Make, correct and verify environments from domain cards or from seed files."""
+    from time import perf_counter
+
+    from agentomnia.runs.environments import card_items, file_items, make_environments
+    from agentomnia.runs.run import Run
+    from agentomnia.synthesis.environments.author import BuiltinAuthor
+
+    started = perf_counter()
+    files = from_file or []
+    domains = domain if domain is not None else ([] if files else list(BuiltinAuthor().domains))
+    with Run(out) as run:
+        settings = {"domains": domains, "files": [f.name for f in files], "per_domain": per_domain, "seed": seed}
+        run.configure("environments", settings)
+        report = make_environments(run, [*card_items(domains, per_domain, seed), *file_items(files, seed)], jobs)
+        run.write_manifest()
+    _finish("environments", report, perf_counter() - started, out, json_output)
+
+
+@app.command()
+def tasks(
+    per_environment: Annotated[int, typer.Option("--per-environment", min=1, help="Tasks wanted for each environment.")] = 10,
+    out: Out = DEFAULT_OUT,
+    seed: Seed = 0,
+    jobs: Jobs = DEFAULT_JOBS,
+    json_output: Json = False,
+) -> None:
+    """Make and verify DAG-Standard tasks for the environments of a run."""
+    from time import perf_counter
+
+    from agentomnia.runs.run import Run
+    from agentomnia.runs.tasks import make_tasks
+
+    started = perf_counter()
+    with Run(out) as run:
+        run.configure("tasks", {"per_environment": per_environment, "seed": seed})
+        report = make_tasks(run, per_environment, seed, jobs)
+        run.write_manifest()
+    _finish("tasks", report, perf_counter() - started, out, json_output)
+
+
+@app.command()
+def trajectories(out: Out = DEFAULT_OUT, seed: Seed = 0, jobs: Jobs = DEFAULT_JOBS, json_output: Json = False) -> None:
+    """Play the reference of every task and keep what earns the full reward."""
+    from time import perf_counter
+
+    from agentomnia.runs.episodes import make_references
+    from agentomnia.runs.run import Run
+
+    started = perf_counter()
+    with Run(out) as run:
+        run.configure("trajectories", {"agent": "scripted", "seed": seed})
+        report = make_references(run, jobs)
+        run.write_manifest()
+    _finish("trajectories", report, perf_counter() - started, out, json_output)
+
+
+def _finish(what: str, report: StageReport, seconds: float, out: Path, as_json: bool) -> None:
+    rejected = report.sorted_reasons()
+    if as_json:
+        print_json({"kept": report.kept, "rejected": rejected, "seconds": round(seconds, 3), "out": str(out)})
+    else:
+        print_counts(what, report.kept, rejected, seconds, out)
+    if report.kept == 0:
+        raise typer.Exit(1)

@@ -1,0 +1,35 @@
+"""TRL SFT rows: `messages` and `tools`, arguments as objects (TRL, dataset formats, "tool calling").
+
+`tools` is a JSON string, and so are the arguments inside it: Arrow would otherwise give every tool the union of all
+parameter names, filled with nulls. TRL reads both forms.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agentomnia.llm.message import Message
+from agentomnia.task.trajectory import Trajectory
+
+
+def trl_sft_row(trajectory: Trajectory) -> dict[str, Any]:
+    """One trajectory as a TRL SFT row."""
+    return {
+        "id": trajectory.id,
+        "messages": [_message(m) for m in trajectory.messages],
+        "tools": json.dumps(list(trajectory.tools), ensure_ascii=False),
+    }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    row: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    if message.reasoning_content:
+        row["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        row["tool_calls"] = [
+            {"type": "function", "function": {"name": c.name, "arguments": c.parse_arguments()}} for c in message.tool_calls
+        ]
+    if message.role == "tool":
+        row["name"] = message.name
+    return row

@@ -1,0 +1,161 @@
+"""Episodes over a run's tasks: reference trajectories, and the evaluation of an agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pydantic import ValidationError
+
+from agentomnia.environment.instance import Instance
+from agentomnia.episodes.agent import Agent, ApologisingAgent, ChatAgent, NullAgent, RandomAgent, ScriptedAgent
+from agentomnia.episodes.loop import Stage as EpisodeStage
+from agentomnia.episodes.loop import run_episode
+from agentomnia.errors import InputError
+from agentomnia.evaluation.summary import Summary, summarize
+from agentomnia.llm.client import ChatClient, ModelEndpoint
+from agentomnia.runs.parallel import in_order, progress
+from agentomnia.runs.run import Run, StageReport, read_jsonl
+from agentomnia.synthesis.environments.package import Package, load_package, write_text
+from agentomnia.task.task import PrivateTask, Task
+from agentomnia.task.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class EpisodeItem:
+    """One episode to run."""
+
+    environments: Path
+    task: Task
+    private: PrivateTask
+    agent: str
+    seed: int
+    endpoint: ModelEndpoint | None = None
+    ledger: Path | None = None
+
+
+def read_tasks(run_path: Path) -> Iterator[tuple[Task, PrivateTask]]:
+    """Tasks of a run with their privileged parts, in file order.
+
+    Raises:
+        InputError: a row is no task, or the two files do not go together; names the line.
+    """
+    public = _rows(run_path / "tasks.jsonl", Task)
+    private = _rows(run_path / "tasks.private.jsonl", PrivateTask)
+    for number, pair in enumerate(zip(public, private, strict=False), 1):
+        task, hidden = pair
+        if task.id != hidden.id:
+            raise InputError(f"{run_path}: tasks.jsonl and tasks.private.jsonl differ at line {number}; make the tasks again")
+        yield task, hidden
+
+
+def _rows(path: Path, kind: Any) -> Iterator[Any]:
+    for number, row in enumerate(read_jsonl(path), 1):
+        try:
+            yield kind.model_validate(row)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(p) for p in first["loc"])
+            raise InputError(f"{path} line {number}: {place}: {first['msg']}; was it written by another version?") from None
+
+
+@lru_cache(maxsize=32)
+def package_of(environments: Path, name: str) -> Package:
+    """An environment package, loaded once in each process."""
+    return load_package(environments / name)
+
+
+def _episode(item: EpisodeItem) -> dict[str, Any]:
+    """One episode, in a worker process."""
+    import anyio
+
+    package = package_of(item.environments, item.task.environment)
+    state = package.state(item.task.state)
+    spec = package.spec
+    stage = EpisodeStage(item.task, item.private, package.program, state, spec.introduction, spec.policies)
+    instance = Instance(package.program, state)
+
+    async def play() -> Trajectory:
+        if item.endpoint is None:
+            return await run_episode(stage, _offline_agent(item, instance), instance, seed=item.seed)
+        from agentomnia.llm.ledger import Ledger
+
+        ledger = Ledger(item.ledger) if item.ledger is not None else None
+        async with ChatClient(item.endpoint, ledger=ledger) as client:
+            agent = ChatAgent(client, attempt=item.seed)
+            trajectory = await run_episode(stage, agent, instance, seed=item.seed)
+            return trajectory.model_copy(update={"usage": agent.usage})
+
+    return anyio.run(play).to_json()
+
+
+def _offline_agent(item: EpisodeItem, instance: Instance) -> Agent:
+    match item.agent:
+        case "null":
+            return NullAgent()
+        case "apology":
+            return ApologisingAgent()
+        case "random":
+            rng = Random(f"{item.seed}/{item.task.id}")
+            return RandomAgent(instance, rng, calls=max(4, len(item.private.calls)))
+        case "scripted":
+            return ScriptedAgent(item.private)
+    raise InputError(f"there is no agent {item.agent!r}; use null, apology, random, scripted or chat")
+
+
+def make_references(run: Run, jobs: int) -> StageReport:
+    """Reference trajectories: the scripted agent on every task; only full rewards are kept."""
+    finished = run.finished("trajectories")
+    if finished is not None:
+        return finished
+    stage = run.stage("trajectories", ("trajectories.jsonl", "rejected.jsonl"))
+    items = [EpisodeItem(run.path / "environments", t, p, "scripted", 0) for t, p in read_tasks(run.path)]
+    left = [i for i in items if i.task.id not in stage.done]
+    with progress("trajectories", len(items), len(items) - len(left)) as advance:
+        for item, row in zip(left, in_order(_episode, left, jobs)):
+            if row.get("reward") == 1.0:
+                stage.commit(item.task.id, {"trajectories.jsonl": [row]}, 1, ())
+            else:
+                reason = f"reference stopped by {row['stop_reason']}"
+                rejection = {"stage": "trajectories", "item": item.task.id, "reason": reason, "evidence": "; ".join(row.get("failures", ()))}
+                stage.commit(item.task.id, {"rejected.jsonl": [rejection]}, 0, (reason,))
+            advance(f"{stage.report.kept} kept")
+    return stage.end()
+
+
+def evaluate(
+    run: Run, agent: str, *, seed: int, jobs: int, endpoint: ModelEndpoint | None = None, name: str | None = None
+) -> Summary:
+    """Run an agent over every task of a run and summarise.
+
+    Results go to `evaluations/NAME/results.jsonl`, the summary beside them.
+    """
+    folder = f"evaluations/{name or agent}"
+    results = f"{folder}/results.jsonl"
+    stage = run.stage(f"evaluation {name or agent}", (results,))
+    ledger = run.path / "ledger.sqlite" if endpoint is not None else None
+    items = [
+        EpisodeItem(run.path / "environments", t, p, agent, seed, endpoint, ledger) for t, p in read_tasks(run.path)
+    ]
+    left = [i for i in items if i.task.id not in stage.done]
+    if left and run.finished(stage.name) is None:
+        with progress(f"evaluation {name or agent}", len(items), len(items) - len(left)) as advance:
+            for item, row in zip(left, in_order(_episode, left, jobs)):
+                row.pop("tools", None)
+                stage.commit(item.task.id, {results: [row]}, 1, ())
+                advance("")
+    stage.end()
+    summary = summarize(_rewards(read_jsonl(run.path / results)))
+    text = json.dumps(summary.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    write_text(run.path / folder / "summary.json", text)
+    return summary
+
+
+def _rewards(rows: Iterable[dict[str, Any]]) -> Iterator[Trajectory]:
+    for row in rows:
+        yield Trajectory.model_validate(row)
