@@ -1,16 +1,16 @@
 """One exception tree. Every message ends with what the reader can do next.
 
-    OmniaError
-    ├── InputError               a file or an argument of the user's cannot be used
-    │   ├── SpecError            an environment specification contradicts itself
-    │   ├── CardError            a domain card or archetype does not say a whole environment
-    │   ├── ExpressionError      an expression is outside the language of cards
-    │   ├── SeedError            an OpenAPI file, MCP dump or other seed cannot be read
-    │   ├── TaxonomyError        an id or name that the taxonomy does not have
-    │   └── RunError             a run directory that cannot be continued
-    ├── EnvironmentFault         a tool let an exception escape, or broke the result protocol
-    ├── ModelOutputError         a model answered outside the protocol
-    └── InfrastructureError      a server, a worker or a disk failed: never the agent's fault
+OmniaError
+├── InputError               a file or an argument of the user's cannot be used
+│   ├── SpecError            an environment specification contradicts itself
+│   ├── CardError            a domain card or archetype does not say a whole environment
+│   ├── ExpressionError      an expression is outside the language of cards
+│   ├── SeedError            an OpenAPI file, MCP dump or other seed cannot be read
+│   ├── TaxonomyError        an id or name that the taxonomy does not have
+│   └── RunError             a run directory that cannot be continued
+├── EnvironmentFault         a tool let an exception escape, or broke the result protocol
+├── ModelOutputError         a model answered outside the protocol
+└── InfrastructureError      a server, a worker or a disk failed: never the agent's fault
 """
 
 

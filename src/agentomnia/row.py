@@ -34,8 +34,9 @@ class Row(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """The row as JSON values; defaults are left out so that files stay readable, versions and kinds never."""
-        shown: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
-        return _with_marks(self, shown)
+        compact = self.model_dump(mode="json", exclude_defaults=True)
+        marked: dict[str, Any] = _with_marks(self, compact)
+        return marked
 
     @property
     def identity(self) -> str:
@@ -57,5 +58,9 @@ def _with_marks(value: Any, shown: Any) -> Any:
     if isinstance(value, tuple):
         return [_with_marks(v, s) for v, s in zip(value, shown)]
     if isinstance(value, dict):
-        return {k: _with_marks(v, shown[k]) if k in shown else v for k, v in value.items()} if shown.keys() == value.keys() else shown
+        return (
+            {k: _with_marks(v, shown[k]) if k in shown else v for k, v in value.items()}
+            if shown.keys() == value.keys()
+            else shown
+        )
     return shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ def check(
     from agentomnia.synthesis.environments.gate import verify_environment
     from agentomnia.synthesis.environments.layout import lay_out
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     with ReplayProcess() as replayer:
         for path in paths:
             spec = draft_from_card(load_card(path), path.name).spec
@@ -42,8 +42,11 @@ def check(
     else:
         for row in rows:
             verdict = "passed" if row["passed"] else "FAILED"
-            typer.echo(f"{row['card']}: {verdict}, {row['entities']} entities, {row['attributes']} attributes, {row['tools']} tools")
-            for finding in row["findings"]:  # type: ignore[attr-defined]
+            typer.echo(
+                f"{row['card']}: {verdict}, {row['entities']} entities, "
+                f"{row['attributes']} attributes, {row['tools']} tools"
+            )
+            for finding in row["findings"]:
                 typer.echo(f"  {finding['check']}: {finding.get('tool', '')}: {finding['evidence']}")
     if not all(row["passed"] for row in rows):
         raise typer.Exit(1)

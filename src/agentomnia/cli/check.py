@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentomnia.cli.options import DEFAULT_JOBS, DEFAULT_OUT, Jobs, Json, Out, Seed, print_json
+from agentomnia.cli.options import DEFAULT_JOBS, DEFAULT_OUT, Jobs, Json, Seed, print_json
 
 if TYPE_CHECKING:
     from agentomnia.evaluation.summary import Score, Summary
@@ -58,10 +58,16 @@ def evaluate(
     path: Annotated[Path, typer.Argument(help="Run directory with tasks.")] = DEFAULT_OUT,
     agent: Annotated[str, typer.Option("--agent", help="null, apology, random, scripted or chat.")] = "null",
     model: Annotated[str | None, typer.Option("--model", help="Model name, for --agent chat.")] = None,
-    base_url: Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, for --agent chat.")] = None,
-    api_key_env: Annotated[str | None, typer.Option("--api-key-env", help="Name of the environment variable with the key.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="OpenAI-compatible endpoint, for --agent chat.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", help="Name of the environment variable with the key.")
+    ] = None,
     temperature: Annotated[float, typer.Option("--temperature")] = 0.5,
-    name: Annotated[str | None, typer.Option("--name", help="Folder under evaluations/; default: the agent's name.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Folder under evaluations/; default: the agent's name.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Another way to name the run directory.")] = None,
     seed: Seed = 0,
     jobs: Jobs = DEFAULT_JOBS,
@@ -80,7 +86,13 @@ def evaluate(
         endpoint = ModelEndpoint(model=model, base_url=base_url, api_key_env=api_key_env, temperature=temperature)
     folder = name or agent
     with Run(out or path) as run:
-        settings = {"agent": agent, "model": model or "", "base_url": base_url or "", "temperature": temperature, "seed": seed}
+        settings = {
+            "agent": agent,
+            "model": model or "",
+            "base_url": base_url or "",
+            "temperature": temperature,
+            "seed": seed,
+        }
         run.configure(f"evaluation-{folder}", settings)
         summary = run_evaluation(run, agent, seed=seed, jobs=jobs, endpoint=endpoint, name=folder)
         run.write_manifest()
@@ -105,10 +117,17 @@ def _print_summary(summary: Summary, agent: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{agent}: {summary.tasks} tasks, {summary.infrastructure_errors} infrastructure errors", title_justify="left")
+    table = Table(
+        title=f"{agent}: {summary.tasks} tasks, {summary.infrastructure_errors} infrastructure errors",
+        title_justify="left",
+    )
     for column in ("where", "tasks", "Pass@1", "95 %"):
         table.add_column(column, justify="left" if column == "where" else "right")
-    rows: list[tuple[str, Score]] = [(f"{axis} {label}", s) for axis in ("split", "capability", "difficulty") for label, s in summary.by[axis].items()]
+    rows: list[tuple[str, Score]] = [
+        (f"{axis} {label}", s)
+        for axis in ("split", "capability", "difficulty")
+        for label, s in summary.by[axis].items()
+    ]
     table.add_row("all", str(summary.tasks), _percent(summary.pass_at_1), _interval(summary.ci95))
     for label, score in rows:
         table.add_row(label, str(score.tasks), _percent(score.pass_at_1), _interval(score.ci95))

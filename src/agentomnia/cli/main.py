@@ -34,5 +34,8 @@ def main() -> None:
         raise SystemExit(2) from None
     except OSError as error:
         place = f" {error.filename}" if error.filename else ""
-        print(f"error: {error.strerror or error}{place}; check the path and the disk, then start again", file=sys.stderr)
+        print(
+            f"error: {error.strerror or error}{place}; check the path and the disk, then start again",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None

@@ -17,8 +17,14 @@ app = typer.Typer(help="Synthesize environments, tasks and trajectories.", no_ar
 
 @app.command()
 def environments(
-    domain: Annotated[list[int] | None, typer.Option("--domain", help="Level-2 domain id; repeat for more. Default: every card.")] = None,
-    from_file: Annotated[list[Path] | None, typer.Option("--from", help="OpenAPI file or MCP tools/list dump; repeat for more.")] = None,
+    domain: Annotated[
+        list[int] | None,
+        typer.Option("--domain", help="Level-2 domain id; repeat for more. Default: every card."),
+    ] = None,
+    from_file: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="OpenAPI file or MCP tools/list dump; repeat for more."),
+    ] = None,
     per_domain: Annotated[int, typer.Option("--per-domain", min=1, help="Variants of each domain.")] = 1,
     out: Out = DEFAULT_OUT,
     seed: Seed = 0,
@@ -36,7 +42,12 @@ def environments(
     files = from_file or []
     domains = domain if domain is not None else ([] if files else list(BuiltinAuthor().domains))
     with Run(out) as run:
-        settings = {"domains": domains, "files": [f.name for f in files], "per_domain": per_domain, "seed": seed}
+        settings = {
+            "domains": domains,
+            "files": [f.name for f in files],
+            "per_domain": per_domain,
+            "seed": seed,
+        }
         run.configure("environments", settings)
         report = make_environments(run, [*card_items(domains, per_domain, seed), *file_items(files, seed)], jobs)
         run.write_manifest()
@@ -45,7 +56,9 @@ def environments(
 
 @app.command()
 def tasks(
-    per_environment: Annotated[int, typer.Option("--per-environment", min=1, help="Tasks wanted for each environment.")] = 10,
+    per_environment: Annotated[
+        int, typer.Option("--per-environment", min=1, help="Tasks wanted for each environment.")
+    ] = 10,
     out: Out = DEFAULT_OUT,
     seed: Seed = 0,
     jobs: Jobs = DEFAULT_JOBS,

@@ -86,8 +86,7 @@ def _print_domain(console: Console, item: Domain) -> None:
     objects = _table("object", "attributes", "mutable")
     for entity in item.objects:
         lifecycle = [
-            name if states == "value" else f"{name}: {' | '.join(states)}"
-            for name, states in entity["mutable"].items()
+            name if states == "value" else f"{name}: {' | '.join(states)}" for name, states in entity["mutable"].items()
         ]
         objects.add_row(entity["name"], ", ".join(entity["attributes"]), "\n".join(lifecycle))
     console.print(objects)

@@ -61,7 +61,7 @@ class Instance:
         try:
             # the round trip through msgpack detaches both directions and refuses what is not JSON
             answer: Any = _unpack(_pack(self._object.__class__.__dict__[name](self._object, **_detached(arguments))))
-        except Exception as error:  # noqa: BLE001 - the boundary to environment code
+        except Exception as error:
             self._faulted = f"{name}: {type(error).__name__}: {error}"
             raise EnvironmentFault(f"{self.program.name}.{self._faulted}") from error
         breach = protocol_breach(answer)
@@ -76,7 +76,7 @@ class Instance:
         before = self.snapshot()
         try:
             answer = _unpack(_pack(vars(type(self._object))[name](self._object, **_detached(arguments))))
-        except Exception as error:  # noqa: BLE001 - the boundary to environment code
+        except Exception as error:
             self.restore(before)
             raise EnvironmentFault(f"{self.program.name}.{name}: {type(error).__name__}: {error}") from error
         wrapped = _wrap_foreign(answer)
@@ -125,7 +125,7 @@ class Instance:
             return []
         try:
             broken: list[str] = self._object._broken_rules()
-        except Exception as error:  # noqa: BLE001 - the boundary to environment code
+        except Exception as error:
             raise EnvironmentFault(f"{self.program.name}: a rule fails: {type(error).__name__}: {error}") from error
         return broken
 
@@ -143,7 +143,7 @@ def _wrap_foreign(answer: Any) -> Result:
     """Bring the answer of an imported class under the protocol: `{success: false, …}` and `{error: …}` are refusals."""
     if protocol_breach(answer) is None:
         return dict(answer)
-    if isinstance(answer, dict) and (answer.get("success") is False or ("error" in answer and answer["error"])):
+    if isinstance(answer, dict) and (answer.get("success") is False or (answer.get("error"))):
         message = str(answer.get("error") or answer.get("message") or "The call was refused.")
         return failure("precondition_failed", message, "Check the arguments and the state of the records.")
     if isinstance(answer, dict) and answer.get("success") is True and "data" in answer:

@@ -68,7 +68,7 @@ class Program:
             built = self.cls(state)
             if self.foreign:
                 vars(built).update(state)
-        except Exception as error:  # noqa: BLE001 - the boundary to environment code
+        except Exception as error:
             raise EnvironmentFault(f"{self.name} cannot start: {type(error).__name__}: {error}") from error
         return built
 
@@ -88,7 +88,7 @@ def load_class(source: str, name: str) -> type:
             code = _CODE_CACHE[key] = compile(source, f"<environment {name}>", "exec")
         namespace: dict[str, Any] = {"__name__": f"agentomnia.environments.{name}"}
         exec(code, namespace)
-    except Exception as error:  # noqa: BLE001 - the boundary to environment code
+    except Exception as error:
         raise SpecError(f"the source of {name} does not load: {type(error).__name__}: {error}") from error
     cls = namespace.get(name)
     if not isinstance(cls, type):

@@ -65,7 +65,13 @@ class ReplayProcess:
             OmniaError: the replay failed over there; the message is its own.
         """
         tools = [vars(t) for t in program.tools.values()]
-        request = {"name": program.name, "source": program.source, "tools": tools, "state": state, "calls": calls}
+        request = {
+            "name": program.name,
+            "source": program.source,
+            "tools": tools,
+            "state": state,
+            "calls": calls,
+        }
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")

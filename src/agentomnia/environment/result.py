@@ -1,16 +1,14 @@
 """The result protocol: what every tool call answers (paper, section 4.2.3, "unified return protocol").
 
-    {"ok": true, "data": …}
-    {"ok": false, "error": {"code": …, "message": …, "hint": …}}
+{"ok": true, "data": …}
+{"ok": false, "error": {"code": …, "message": …, "hint": …}}
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-ErrorCode = Literal[
-    "not_found", "invalid_argument", "precondition_failed", "conflict", "forbidden", "limit_exceeded"
-]
+ErrorCode = Literal["not_found", "invalid_argument", "precondition_failed", "conflict", "forbidden", "limit_exceeded"]
 
 ERROR_CODES: frozenset[str] = frozenset(
     ("not_found", "invalid_argument", "precondition_failed", "conflict", "forbidden", "limit_exceeded")

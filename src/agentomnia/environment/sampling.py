@@ -86,7 +86,13 @@ class ArgumentSampler:
         return arguments
 
     def _value(
-        self, tool: str, name: str, schema: Mapping[str, Any], state: State, clock: str, chosen: list[dict[str, Any]]
+        self,
+        tool: str,
+        name: str,
+        schema: Mapping[str, Any],
+        state: State,
+        clock: str,
+        chosen: list[dict[str, Any]],
     ) -> Any:
         place = self._program.fields.get((tool, name)) or _place_by_name(name, state)
         drawn = self._from_state(place, state, chosen) if place is not None else None

@@ -52,7 +52,11 @@ def compile_validator(schema: Mapping[str, Any]) -> Validator:
         A function from arguments to the first problem found, in the order of the schema, or `None`.
     """
     properties: Mapping[str, Any] = schema.get("properties", {})
-    bound: dict[str, Any] = {"known": frozenset(properties), "valid_date": valid_date, "valid_moment": valid_moment}
+    bound: dict[str, Any] = {
+        "known": frozenset(properties),
+        "valid_date": valid_date,
+        "valid_moment": valid_moment,
+    }
     lines = ["def validate(arguments):"]
     if not schema.get("additionalProperties", True):
         lines += ["    if not known.issuperset(arguments):", "        return unknown(arguments)"]
@@ -99,7 +103,7 @@ def _property_lines(name: str, schema: Any, number: int, bound: dict[str, Any]) 
     if "array" in kinds and schema.get("items"):
         bound[f"item_{number}"] = compile_validator({"properties": {f"each item of {name}": schema["items"]}})
         key = f"each item of {name}"
-        lines += [f"for item in v if isinstance(v, list) else ():", f"    problem = item_{number}({{{key!r}: item}})",
+        lines += ["for item in v if isinstance(v, list) else ():", f"    problem = item_{number}({{{key!r}: item}})",
                   "    if problem is not None:", "        return problem"]  # fmt: skip
     return lines
 

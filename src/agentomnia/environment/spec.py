@@ -24,7 +24,17 @@ from agentomnia.errors import SpecError
 from agentomnia.row import Row
 
 AttributeType = Literal[
-    "string", "text", "integer", "number", "boolean", "date", "datetime", "enum", "reference", "list", "object"
+    "string",
+    "text",
+    "integer",
+    "number",
+    "boolean",
+    "date",
+    "datetime",
+    "enum",
+    "reference",
+    "list",
+    "object",
 ]
 """`text` is free prose, which no criterion compares word by word; `string` is a short exact value."""
 
@@ -350,7 +360,9 @@ class EnvironmentSpec(Row):
 
     def replace_tools(self, tools: tuple[Tool, ...]) -> EnvironmentSpec:
         """The same environment with other tools."""
-        return EnvironmentSpec.model_validate({**{f: self.__dict__[f] for f in type(self).model_fields}, "tools": tools})
+        return EnvironmentSpec.model_validate(
+            {**{f: self.__dict__[f] for f in type(self).model_fields}, "tools": tools}
+        )
 
 
 def _problems(spec: EnvironmentSpec) -> Iterator[str]:

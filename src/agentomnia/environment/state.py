@@ -1,12 +1,12 @@
 """A state `s`: JSON values in one dictionary of records per entity, a clock and counters (paper, section 4.2.2).
 
-    {"clock": {"now": "2026-03-09T09:00"}, "counters": {"orders": 12}, "orders": {"ORD-0001": {…}, …}}
+{"clock": {"now": "2026-03-09T09:00"}, "counters": {"orders": 12}, "orders": {"ORD-0001": {…}, …}}
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from typing import Any
 
@@ -56,7 +56,8 @@ def _record_problems(
 ) -> Iterator[str]:
     if record.keys() != set(entity.fields):
         missing = sorted(set(entity.fields) - record.keys())
-        yield f"fields differ from the specification (missing {missing}, extra {sorted(record.keys() - set(entity.fields))})"
+        extra = sorted(record.keys() - set(entity.fields))
+        yield f"fields differ from the specification (missing {missing}, extra {extra})"
         return
     if record[entity.key] != key:
         yield f"its key field says {record[entity.key]!r}"
@@ -64,9 +65,14 @@ def _record_problems(
         problem = value_problem(attribute, record[attribute.name])
         if problem is not None:
             yield f"{attribute.name} {problem}"
-        elif attribute.target is not None and record[attribute.name] is not None:
-            if record[attribute.name] not in state.get(spec.entity(attribute.target).plural, {}):
-                yield f"{attribute.name} points to {record[attribute.name]!r}, which does not exist"
+        elif _dangling(spec, state, attribute, record[attribute.name]):
+            yield f"{attribute.name} points to {record[attribute.name]!r}, which does not exist"
+
+
+def _dangling(spec: EnvironmentSpec, state: State, attribute: Attribute, value: Any) -> bool:
+    if attribute.target is None or value is None:
+        return False
+    return value not in state.get(spec.entity(attribute.target).plural, {})
 
 
 def value_problem(attribute: Attribute, value: Any) -> str | None:
@@ -103,7 +109,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_TYPE_TESTS = {
+_TYPE_TESTS: dict[str, Callable[[Any], bool]] = {
     "string": lambda v: isinstance(v, str),
     "text": lambda v: isinstance(v, str),
     "reference": lambda v: isinstance(v, str),

@@ -102,7 +102,10 @@ class ScriptedAgent:
             self._next += 1
             return _calling(f"call_{self._next}", call.tool, call.arguments)
         text = "Done."
-        return Message(role="assistant", content=f"{text} {canonical_json(self._private.answer)}" if self._private.answer else text)
+        return Message(
+            role="assistant",
+            content=f"{text} {canonical_json(self._private.answer)}" if self._private.answer else text,
+        )
 
 
 class ChatAgent:

@@ -20,8 +20,8 @@ from agentomnia.episodes.agent import Agent
 from agentomnia.errors import EnvironmentFault, InfrastructureError, ModelOutputError
 from agentomnia.llm.message import Message, ToolCall
 from agentomnia.row import digest
-from agentomnia.task.render import moment_in_words
 from agentomnia.task.grade import grade
+from agentomnia.task.render import moment_in_words
 from agentomnia.task.task import PrivateTask, Task
 from agentomnia.task.trajectory import Owner, Step, StopReason, Trajectory
 
@@ -73,7 +73,9 @@ async def run_episode(
         The trajectory, graded; `reward` is `None` where the episode says nothing about the agent.
     """
     tools = tool_list(stage)
-    record = _Record([Message(role="system", content=system_prompt(stage)), Message(role="user", content=stage.task.query)])
+    record = _Record(
+        [Message(role="system", content=system_prompt(stage)), Message(role="user", content=stage.task.query)]
+    )
     initial = instance.digest()
     stop, problem = await _converse(record, agent, instance, tools, limits or Limits())
     reward, owner, failures = _judge(stage, instance, record, stop, problem)
@@ -153,17 +155,32 @@ def _answer_call(record: _Record, call: ToolCall, instance: Instance, exposed: s
     try:
         arguments = call.parse_arguments()
     except ModelOutputError as fault:
-        error, answer = "malformed_arguments", failure("invalid_argument", str(fault), "Give one JSON object.")
+        error, answer = (
+            "malformed_arguments",
+            failure("invalid_argument", str(fault), "Give one JSON object."),
+        )
     if error is None and call.name not in exposed:
-        error, answer = "unknown_tool", failure("not_found", f"There is no tool {call.name!r}.", "Use a listed tool.")
+        error, answer = (
+            "unknown_tool",
+            failure("not_found", f"There is no tool {call.name!r}.", "Use a listed tool."),
+        )
     if error is None:
         answer = instance.call(call.name, arguments or {})
         error = None if answer["ok"] else answer["error"]["code"]
     record.streak = 0 if answer["ok"] else record.streak + 1
     record.steps.append(
-        Step(call_id=call.id, tool=call.name, arguments=arguments, ok=bool(answer["ok"]), error=error, digest=instance.digest())
+        Step(
+            call_id=call.id,
+            tool=call.name,
+            arguments=arguments,
+            ok=bool(answer["ok"]),
+            error=error,
+            digest=instance.digest(),
+        )
     )
-    record.messages.append(Message.tool_result(call.id, _shortened(answer, limits.observation_characters), name=call.name))
+    record.messages.append(
+        Message.tool_result(call.id, _shortened(answer, limits.observation_characters), name=call.name)
+    )
 
 
 def _shortened(answer: Result, limit: int) -> Result:
@@ -177,7 +194,11 @@ def _shortened(answer: Result, limit: int) -> Result:
         rows = data[longest]
         while isinstance(rows, list) and rows and len(text) > limit:
             rows = rows[: len(rows) // 2]
-            shortened: Result = {"ok": True, "data": {**data, longest: rows}, "cut": f"{len(text)} characters in full"}
+            shortened: Result = {
+                "ok": True,
+                "data": {**data, longest: rows},
+                "cut": f"{len(text)} characters in full",
+            }
             if len(json.dumps(shortened, ensure_ascii=False)) <= limit:
                 return shortened
     return {"ok": answer["ok"], "cut": f"{len(text)} characters in full", "start": text[: limit // 2]}

@@ -41,7 +41,9 @@ def summarize(trajectories: Iterable[Trajectory]) -> Summary:
     rows = list(trajectories)
     scored = [t for t in rows if t.reward is not None]
     overall = score(scored)
-    groups: dict[str, dict[str, list[Trajectory]]] = {a: {} for a in ("split", "l1", "domain", "capability", "difficulty")}
+    groups: dict[str, dict[str, list[Trajectory]]] = {
+        a: {} for a in ("split", "l1", "domain", "capability", "difficulty")
+    }
     for trajectory in scored:
         for axis, label in _places(trajectory):
             groups[axis].setdefault(label, []).append(trajectory)
@@ -49,7 +51,9 @@ def summarize(trajectories: Iterable[Trajectory]) -> Summary:
         tasks=len(rows),
         pass_at_1=overall.pass_at_1,
         ci95=overall.ci95,
-        by={axis: {label: score(members) for label, members in sorted(found.items())} for axis, found in groups.items()},
+        by={
+            axis: {label: score(members) for label, members in sorted(found.items())} for axis, found in groups.items()
+        },
         infrastructure_errors=sum(1 for t in rows if t.failure_owner == "infrastructure"),
         environment_faults=sum(1 for t in rows if t.failure_owner == "environment"),
         stop_reasons=_counts(t.stop_reason for t in rows),

@@ -28,7 +28,8 @@ def _message(message: Message) -> dict[str, Any]:
         row["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
         row["tool_calls"] = [
-            {"type": "function", "function": {"name": c.name, "arguments": c.parse_arguments()}} for c in message.tool_calls
+            {"type": "function", "function": {"name": c.name, "arguments": c.parse_arguments()}}
+            for c in message.tool_calls
         ]
     if message.role == "tool":
         row["name"] = message.name

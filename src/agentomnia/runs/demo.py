@@ -1,11 +1,11 @@
 """The demo: every stage of a run in order, readable in one sitting.
 
-    1  environments   every card, one OpenAPI file and one MCP dump of the project's own
-    2  tasks          DAG-Standard tasks on enriched initial states
-    3  gate           every environment and task again, from disk
-    4  episodes       reference trajectories; then the floors and the scripted agent over all tasks
-    5  chat           a scripted model behind a real HTTP server answers a few tasks as a remote model would
-    6  exports and report
+1  environments   every card, one OpenAPI file and one MCP dump of the project's own
+2  tasks          DAG-Standard tasks on enriched initial states
+3  gate           every environment and task again, from disk
+4  episodes       reference trajectories; then the floors and the scripted agent over all tasks
+5  chat           a scripted model behind a real HTTP server answers a few tasks as a remote model would
+6  exports and report
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def run_demo(out: Path, seed: int, jobs: int, per_environment: int = TASKS_PER_E
     started = perf_counter()
     domains, files = BuiltinAuthor().domains, example_files()
     with Run(out) as run:
-        run.configure("environments", {"domains": list(domains), "files": [f.name for f in files], "per_domain": 1, "seed": seed})
+        run.configure(
+            "environments",
+            {"domains": list(domains), "files": [f.name for f in files], "per_domain": 1, "seed": seed},
+        )
         make_environments(run, [*card_items(domains, 1, seed), *file_items(files, seed)], jobs)
         run.configure("tasks", {"per_environment": per_environment, "seed": seed})
         make_tasks(run, per_environment, seed, jobs)
@@ -86,7 +89,10 @@ def run_demo(out: Path, seed: int, jobs: int, per_environment: int = TASKS_PER_E
         references = make_references(run, jobs)
         scores = {}
         for name in (*FLOORS, "scripted"):
-            run.configure(f"evaluation-{name}", {"agent": name, "model": "", "base_url": "", "temperature": 0.5, "seed": seed})
+            run.configure(
+                f"evaluation-{name}",
+                {"agent": name, "model": "", "base_url": "", "temperature": 0.5, "seed": seed},
+            )
             scores[name] = evaluate(run, name, seed=seed, jobs=jobs).pass_at_1
         for target in TARGETS:
             export_trajectories(out, target)

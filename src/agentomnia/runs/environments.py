@@ -65,11 +65,19 @@ def make_environments(run: Run, items: Sequence[EnvironmentItem], jobs: int) -> 
             environment = result.environment
             if environment is not None and environment.verification.passed:
                 write_package(environment, run.path / "environments")
-                rows = {"environments.jsonl": [_index_row(result, environment)], "rejected.jsonl": _unmodelled_rows(result)}
+                rows = {
+                    "environments.jsonl": [_index_row(result, environment)],
+                    "rejected.jsonl": _unmodelled_rows(result),
+                }
                 stage.commit(result.item.name, rows, 1, ())
             else:
                 reason, evidence = _reason(result)
-                row = {"stage": "environments", "item": result.item.name, "reason": reason, "evidence": evidence}
+                row = {
+                    "stage": "environments",
+                    "item": result.item.name,
+                    "reason": reason,
+                    "evidence": evidence,
+                }
                 stage.commit(result.item.name, {"rejected.jsonl": [row]}, 0, (reason,))
             advance(f"{stage.report.kept} kept")
     return stage.end()
@@ -100,7 +108,12 @@ def _index_row(result: EnvironmentResult, environment: VerifiedEnvironment) -> d
 
 def _unmodelled_rows(result: EnvironmentResult) -> list[dict[str, object]]:
     return [
-        {"stage": "environments", "item": result.item.name, "reason": "not modelled", "evidence": f"{what}: {why}"}
+        {
+            "stage": "environments",
+            "item": result.item.name,
+            "reason": "not modelled",
+            "evidence": f"{what}: {why}",
+        }
         for what, why in result.unmodelled
     ]
 

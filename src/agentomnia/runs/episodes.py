@@ -13,7 +13,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentomnia.environment.instance import Instance
-from agentomnia.episodes.agent import Agent, ApologisingAgent, ChatAgent, NullAgent, RandomAgent, ScriptedAgent
+from agentomnia.episodes.agent import (
+    Agent,
+    ApologisingAgent,
+    ChatAgent,
+    NullAgent,
+    RandomAgent,
+    ScriptedAgent,
+)
 from agentomnia.episodes.loop import Stage as EpisodeStage
 from agentomnia.episodes.loop import run_episode
 from agentomnia.errors import InputError
@@ -50,7 +57,9 @@ def read_tasks(run_path: Path) -> Iterator[tuple[Task, PrivateTask]]:
     for number, pair in enumerate(zip(public, private, strict=False), 1):
         task, hidden = pair
         if task.id != hidden.id:
-            raise InputError(f"{run_path}: tasks.jsonl and tasks.private.jsonl differ at line {number}; make the tasks again")
+            raise InputError(
+                f"{run_path}: tasks.jsonl and tasks.private.jsonl differ at line {number}; make the tasks again"
+            )
         yield task, hidden
 
 
@@ -61,7 +70,9 @@ def _rows(path: Path, kind: Any) -> Iterator[Any]:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(p) for p in first["loc"])
-            raise InputError(f"{path} line {number}: {place}: {first['msg']}; was it written by another version?") from None
+            raise InputError(
+                f"{path} line {number}: {place}: {first['msg']}; was it written by another version?"
+            ) from None
 
 
 @lru_cache(maxsize=32)
@@ -122,14 +133,25 @@ def make_references(run: Run, jobs: int) -> StageReport:
                 stage.commit(item.task.id, {"trajectories.jsonl": [row]}, 1, ())
             else:
                 reason = f"reference stopped by {row['stop_reason']}"
-                rejection = {"stage": "trajectories", "item": item.task.id, "reason": reason, "evidence": "; ".join(row.get("failures", ()))}
+                rejection = {
+                    "stage": "trajectories",
+                    "item": item.task.id,
+                    "reason": reason,
+                    "evidence": "; ".join(row.get("failures", ())),
+                }
                 stage.commit(item.task.id, {"rejected.jsonl": [rejection]}, 0, (reason,))
             advance(f"{stage.report.kept} kept")
     return stage.end()
 
 
 def evaluate(
-    run: Run, agent: str, *, seed: int, jobs: int, endpoint: ModelEndpoint | None = None, name: str | None = None
+    run: Run,
+    agent: str,
+    *,
+    seed: int,
+    jobs: int,
+    endpoint: ModelEndpoint | None = None,
+    name: str | None = None,
 ) -> Summary:
     """Run an agent over every task of a run and summarise.
 

@@ -63,7 +63,13 @@ def _bar(what: str, total: int, done: int) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description:24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=total, completed=done, note="")
         yield lambda note: bar.update(task, advance=1, note=note)
@@ -79,5 +85,3 @@ def _lines(what: str, total: int, done: int) -> Iterator[Callable[[str], None]]:
             print(f"{what}: {count}/{total} {note}", file=sys.stderr, flush=True)
 
     yield advance
-
-

@@ -62,7 +62,9 @@ class Run:
         except BlockingIOError:
             raise RunError(f"{path} is in use by another process; wait for it, or choose another --out") from None
         except OSError as error:
-            raise RunError(f"{path} cannot be used as a run directory: {error.strerror}; choose another --out") from None
+            raise RunError(
+                f"{path} cannot be used as a run directory: {error.strerror}; choose another --out"
+            ) from None
         self._journal = read_journal(path)
         self._restore()
 
@@ -269,6 +271,8 @@ def _toml(config: Mapping[str, Mapping[str, Any]]) -> str:
     """Sections of plain settings as TOML; JSON's scalars and lists are TOML's."""
     parts = []
     for section, settings in config.items():
-        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items() if value is not None]
+        lines = [
+            f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items() if value is not None
+        ]
         parts.append("\n".join([f"[{section}]", *lines]) + "\n")
     return "\n".join(parts)

@@ -114,9 +114,7 @@ def _new_site(result: TaskResult, package: Package, maker: StateMaker, seed: str
     return TaskSite(package.id, package.spec, package.program, package.facts, name, state)
 
 
-def _one(
-    result: TaskResult, package: Package, site: TaskSite, group: Any, seed: str, queries: set[str]
-) -> bool:
+def _one(result: TaskResult, package: Package, site: TaskSite, group: Any, seed: str, queries: set[str]) -> bool:
     """Try one task; whether it was kept."""
     candidate = generate(site, group, seed)
     if isinstance(candidate, Dropped):
@@ -139,5 +137,3 @@ def _one(
 
 def _rejection(environment: str, reason: str, evidence: str) -> dict[str, Any]:
     return {"stage": "tasks", "item": environment, "reason": reason, "evidence": evidence}
-
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentomnia.environment.replay import ReplayProcess
 from agentomnia.errors import InputError, OmniaError
 from agentomnia.row import Row
 from agentomnia.runs.environments import worker_replayer
@@ -62,7 +61,11 @@ def validate_environments(path: Path, jobs: int) -> Validation:
     Raises:
         InputError: there are no packages.
     """
-    folders = [path] if (path / "spec.json").exists() else sorted(p.parent for p in (path / "environments").glob("*/spec.json"))
+    folders = (
+        [path]
+        if (path / "spec.json").exists()
+        else sorted(p.parent for p in (path / "environments").glob("*/spec.json"))
+    )
     if not folders:
         raise InputError(f"{path} holds no environment packages; give a run directory or one package")
     with progress("environment gate", len(folders)) as advance:
@@ -91,4 +94,3 @@ def _validation(subjects: int, found: list[list[TaskFinding]], checks: Iterable[
         counts[check] = CheckCount(passed=subjects - failed, failed=failed)
     failures = tuple(f for findings in found for f in findings)
     return Validation(subjects=subjects, passed=sum(1 for f in found if not f), checks=counts, failures=failures)
-

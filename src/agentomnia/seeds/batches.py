@@ -81,7 +81,7 @@ def _key_list(planned: Planned) -> Argument | None:
     if len(required) != 1 or planned.key is not None:
         return None
     items = required[0].shape.items
-    return required[0] if items is not None and items.kind in ("string", "integer") else None
+    return required[0] if items is not None and (items.kind in ("string", "integer") or items.properties) else None
 
 
 def delete_many(builder: ToolBuilder, draft: Draft) -> Tool | None:
@@ -89,6 +89,8 @@ def delete_many(builder: ToolBuilder, draft: Draft) -> Tool | None:
     argument = _key_list(draft.planned)
     assert argument is not None
     entity = draft.entity
+    if argument.shape.items is not None and argument.shape.items.properties:
+        return _delete_alike(builder, draft, argument, argument.shape.items)
     natural = builder.plan.resources[draft.planned.resource].natural
     last = singular(snake(argument.name)).rpartition("_")[2]
     field = natural or (last if last in {a.name for a in entity.attributes} else entity.key)
@@ -106,5 +108,33 @@ def delete_many(builder: ToolBuilder, draft: Draft) -> Tool | None:
     ]  # fmt: skip
     record = draft.free_record(entity.variable)
     body = f"for {record} in {entity.name}:\n    if {record}.{field} in {name}:\n        delete({record})"
+    action = Procedure(steps=tuple(draft.steps), body=body, returns=(("deleted", f"len({name})"),), undo=True)
+    return builder._tool(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))
+
+
+def _delete_alike(builder: ToolBuilder, draft: Draft, argument: Argument, items: Shape) -> Tool | None:
+    """A tool that deletes every record that is described in a list, field by field."""
+    entity = draft.entity
+    stored = {a.name for a in entity.attributes if a.type not in ("list", "object") and a.target is None}
+    fields = {n: usable(n) for n in items.properties if usable(n) in stored}
+    if len(fields) < len(items.properties) or not items.required >= fields.keys():
+        builder.report.leave_out(draft.planned.call.label, f"its list does not describe whole {entity.noun} records")
+        return None
+    name = draft.free(argument.name)
+    shape = Shape(kind="object", properties={n: items.properties[n] for n in fields}, required=frozenset(fields))
+    draft.parameters.append(
+        Parameter(
+            name=name, json_schema={"type": "array", "items": {**simple_schema(shape), "additionalProperties": False}, "minItems": 1},
+            description=sentence(argument.description or argument.shape.description) or f"The {entity.noun} records to delete.",
+        )
+    )  # fmt: skip
+    record = draft.free_record(entity.variable)
+    same = " and ".join(f"{{0}}.{field} == item[{source!r}]" for source, field in fields.items())
+    draft.steps += [
+        Let(name="missing", value=f"[item for item in {name} if not any({same.format('r')} for r in {entity.name})]"),
+        Guard(that="len(missing) == 0", code="not_found", message=f"Not every {entity.noun} of the list exists.",
+              hint=f"Look each {entity.noun} up first."),
+    ]  # fmt: skip
+    body = f"for {record} in {entity.name}:\n    if any({same.format(record)} for item in {name}):\n        delete({record})"
     action = Procedure(steps=tuple(draft.steps), body=body, returns=(("deleted", f"len({name})"),), undo=True)
     return builder._tool(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))

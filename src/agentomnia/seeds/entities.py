@@ -7,6 +7,7 @@ References that would close a circle are made optional, the least needed first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ import networkx as nx
 
 from agentomnia.environment.spec import Attribute, Entity
 from agentomnia.seeds.believable import attribute_of, choices_of, label_of, stored_as
-from agentomnia.seeds.naming import class_case, free_name, plural, sentence, snake, usable
+from agentomnia.seeds.naming import class_case, free_name, plural, sentence, singular, snake, usable
 from agentomnia.seeds.plan import Given, Plan, Planned, Resource, flattened, is_list, looks_like_id, record_in, spoken_noun, target_of
 from agentomnia.seeds.seed import Report
 from agentomnia.seeds.shape import Shape, both
@@ -24,7 +25,7 @@ MAX_FIELDS = 18
 _CREATED = frozenset(("created_at", "created", "created_on", "date_created", "creation_date", "created_date", "create_time", "creation_time", "inserted_at", "date_added", "added_at", "opened_at"))  # fmt: skip
 _UPDATED = frozenset(("updated_at", "updated", "modified", "modified_at", "last_modified", "updated_on", "date_modified", "date_updated", "update_time", "last_updated", "last_modified_at", "changed_at", "modified_on"))  # fmt: skip
 _STATUS = frozenset(("status", "state", "lifecycle_state", "provisioning_state"))
-_NATURAL = frozenset(("name", "path", "slug", "key", "login", "username", "user_name", "code", "number", "sku", "email", "title", "iso", "symbol", "handle", "url", "domain", "tag", "label"))  # fmt: skip
+_ORDERING = re.compile(r"(\A|_)(sort|order|direction|format|fields|view|mode|detail|output|expand|include)(_|\Z)")
 
 
 @dataclass
@@ -80,16 +81,26 @@ def _sources(resource: Resource) -> Iterator[tuple[Planned, Shape]]:
         body = planned.body
         if len(planned.call.placed("body")) == 1 and (items := _batch_items(body)) is not None:
             body = items
-        if planned.verb != "set":
-            yield planned, body
+        if planned.verb == "set" and planned.call.method:
+            continue
+        if planned.deed == "update" and not planned.call.method and resource.of("create", "save"):
+            # how a tool changes a record (a list of edits) is no field of it
+            body = replace(body, properties={n: s for n, s in body.properties.items() if s.scalar})
+        yield planned, body
     if not shown:
         for planned in resource.of("create", "update"):
             shape = record_in(planned.call.answer, resource.variable)
             if shape.properties and not is_list(planned.call.answer, resource.variable):
                 yield planned, shape
         for planned in resource.of("list"):
-            filters = Shape(kind="object", properties={a.name: a.shape for a in planned.call.arguments if not planned.call.method})
-            yield planned, replace(filters, properties={n: s for n, s in filters.properties.items() if n in resource.fields})
+            yield planned, Shape(kind="object", properties=_shown_by_filters(planned))
+
+
+def _shown_by_filters(planned: Planned) -> dict[str, Shape]:
+    """Fields that a tool's filters show: what can be chosen from a few values is a field of what is listed."""
+    if planned.call.method:
+        return {}
+    return {a.name: a.shape for a in planned.call.arguments if choices_of(a.shape) and not _ORDERING.search(snake(a.name))}
 
 
 def _batch_items(body: Shape) -> Shape | None:
@@ -128,6 +139,7 @@ def _looser(one: float | None, other: float | None, choose: Any) -> float | None
 def _natural_key(resource: Resource) -> str | None:
     """The field that operations name a record by, where it is no identifier of the server's."""
     keys = [snake(p.key) for p in resource.of("get", "update", "delete", "move", "save") if p.key]
+    keys += [named for p in resource.of("delete") if p.key is None for named in _listed_keys(p)]
     for key in dict.fromkeys(keys):
         if looks_like_id(key):
             continue
@@ -143,6 +155,14 @@ def _natural_key(resource: Resource) -> str | None:
             if all(_gives(p, name, resource) for p in resource.of("create")):
                 return name
     return None
+
+
+def _listed_keys(planned: Planned) -> Iterator[str]:
+    """`delete_entities(entity_names: [...])` names entities by their name."""
+    for argument in planned.call.arguments:
+        items = argument.shape.items
+        if argument.required and items is not None and items.kind == "string":
+            yield singular(snake(argument.name)).rpartition("_")[2]
 
 
 def _gives(planned: Planned, name: str, resource: Resource) -> bool:

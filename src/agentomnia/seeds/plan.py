@@ -20,6 +20,11 @@ _DROPPED = frozenset(
      "next", "previous", "resource_uri", "schema", "errors", "error", "expand", "included", "jsonapi")
 )  # fmt: skip
 """Fields that carry the transport, not the record."""
+_OPTIONS = frozenset(
+    ("dry_run", "force", "recursive", "async", "verbose", "confirm", "overwrite", "validate", "preview", "notify", "return_details",
+     "include_details", "replace_all", "append", "case_sensitive", "pretty", "debug", "silent")
+)  # fmt: skip
+"""Flags that say how an operation runs, not what a record is."""
 _ID_ENDS = ("id", "uuid", "guid", "sid", "gid", "arn", "pk", "oid", "uid", "ids")
 _MAX_FLATTENED = 6
 
@@ -47,7 +52,9 @@ class Planned:
     @property
     def body(self) -> Shape:
         """What the operation is given besides keys, as one object."""
-        taken = {self.key, *(name for name, _ in self.parents), *self.context}
+        # an operation known by its name alone has its key among its arguments; one that creates keeps it
+        own_key = None if self.deed in ("create", "save") else self.key
+        taken = {own_key, *(name for name, _ in self.parents), *self.context}
         given = [a for a in self.call.arguments if a.place == "body" or (a.place == "query" and self.call.method != "get")]
         if not self.call.method:
             given = [a for a in given if a.name not in taken]
@@ -186,6 +193,8 @@ def flattened(shape: Shape, resource: Resource, plan: Plan) -> Iterator[tuple[st
     for name, inner in shape.properties.items():
         plain = usable(name)
         if not snake(name) or plain in resource.ids or plain in _DROPPED or inner.format == "binary" or inner.kind == "any":
+            continue
+        if plain in _OPTIONS and inner.kind == "boolean":
             continue
         required = name in shape.required
         if resource_of(inner, plan) is not None or _is_record_of(plain, inner, plan):

@@ -34,7 +34,10 @@ def grade(criterion: Criterion, before: State, after: State, last_message: str) 
         after: the final state.
         last_message: the agent's last text, where answers are looked for.
     """
-    failures = [*_change_failures(criterion, state_diff(before, after)), *_answer_failures(criterion, last_message)]
+    failures = [
+        *_change_failures(criterion, state_diff(before, after)),
+        *_answer_failures(criterion, last_message),
+    ]
     return Grade(reward=0.0 if failures else 1.0, failures=tuple(failures))
 
 
@@ -72,7 +75,8 @@ def meets(expected: Expected, value: Any, symbols: dict[str, str] | None = None)
         case "free":
             return isinstance(value, str) and bool(value.strip())
         case "number":
-            return _as_number(value) is not None and abs(_as_number(value) - float(expected.value)) < 0.005  # type: ignore[operator]
+            number = _as_number(value)
+            return number is not None and abs(number - float(expected.value)) < 0.005
         case "text":
             return isinstance(value, str) and _folded(value) == _folded(str(expected.value))
         case "created":

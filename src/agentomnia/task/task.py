@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from agentomnia.row import Row
-from agentomnia.taxonomy.coordinate import Coordinate
 from agentomnia.task.criterion import AnswerField, Criterion
+from agentomnia.taxonomy.coordinate import Coordinate
 
 TaskKind = Literal["dag", "dag_challenge", "program", "solver_guided", "solver_anchored"]
 Mode = Literal["single_turn", "multi_turn"]

@@ -18,7 +18,7 @@ its key field, `${member.var}` the name of one record, `${member.noun}` and `${m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -199,7 +199,7 @@ def load_archetype(name: str, slots: Mapping[str, EntityCard], names: Mapping[st
     wanted = set(raw.get("slots", ()))
     if wanted != set(names):
         raise CardError(f"archetype {name}: fill exactly the slots {sorted(wanted)}, not {sorted(names)}")
-    words = {}
+    words: dict[str, str] = {}
     for slot, entity in slots.items():
         words |= slot_words(slot, names[slot], entity)
     return parse_card(_fill(raw, words), path.name)
@@ -290,5 +290,3 @@ def _fill(value: Any, words: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_fill(v, words) for v in value]
     return value
-
-

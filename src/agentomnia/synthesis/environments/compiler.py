@@ -131,7 +131,9 @@ def compile_environment(spec: EnvironmentSpec) -> Compiled:
         facts[tool.name] = method.facts
         helpers |= method.helpers
     rules, rule_helpers = _compile_rules(spec)
-    source = "\n".join([*_header(spec, helpers | rule_helpers), *_class_head(spec), "", *_join(methods), "", *rules, ""])
+    source = "\n".join(
+        [*_header(spec, helpers | rule_helpers), *_class_head(spec), "", *_join(methods), "", *rules, ""]
+    )
     return Compiled(source, facts)
 
 
@@ -162,7 +164,9 @@ def _header(spec: EnvironmentSpec, helpers: set[str]) -> list[str]:
     lines = _docstring(f"{spec.title}. {spec.introduction}", 0)
     if any(e_type in ("list", "object") for e in spec.entities for e_type in (a.type for a in e.attributes)):
         lines += ["", "from copy import deepcopy"]
-        lines += [f"from datetime import {', '.join(n for n, used in dates.items() if used)}"] if any(dates.values()) else []
+        lines += (
+            [f"from datetime import {', '.join(n for n, used in dates.items() if used)}"] if any(dates.values()) else []
+        )
     elif any(dates.values()):
         lines += ["", f"from datetime import {', '.join(n for n, used in dates.items() if used)}"]
     lines += [
@@ -255,14 +259,13 @@ class _Method:
         if not self.tool.parameters:
             return _docstring(self.tool.description, 8)
         lines = _docstring(self.tool.description, 8)
-        if len(lines) == 1:
-            lines = [lines[0][:-3]]
-        else:
-            lines = lines[:-1]
+        lines = [lines[0][:-3]] if len(lines) == 1 else lines[:-1]
         lines += ["", "        Args:"]
         for parameter in self.tool.parameters:
             text = f"{parameter.name}: {parameter.description or parameter.name.replace('_', ' ')}"
-            wrapped = textwrap.wrap(text.replace("\\", "\\\\").replace('"""', "'''"), _WIDTH - 14, subsequent_indent="    ")
+            wrapped = textwrap.wrap(
+                text.replace("\\", "\\\\").replace('"""', "'''"), _WIDTH - 14, subsequent_indent="    "
+            )
             lines += [f"            {line}" for line in wrapped]
         return [*lines, '        """']
 
@@ -311,7 +314,9 @@ def _fetch(method: _Method, parameter: Parameter, entity: Entity, variable: str)
         method.emit(f"{variable} = self.{entity.plural}.get({parameter.name})")
         method.emit(f"if {variable} is None:")
     else:
-        method.emit(f"{variable} = self.{entity.plural}.get({parameter.name}) if {parameter.name} is not None else None")
+        method.emit(
+            f"{variable} = self.{entity.plural}.get({parameter.name}) if {parameter.name} is not None else None"
+        )
         method.emit(f"if {parameter.name} is not None and {variable} is None:")
     method.emit(f"return _missing({_text(entity.noun)}, {parameter.name})", 1)
 
@@ -487,7 +492,10 @@ def _written_variables(body: str, scope: Scope) -> list[str]:
 
 def _compile_rules(spec: EnvironmentSpec) -> tuple[list[str], set[str]]:
     effects = Effects()
-    lines = ["    def _broken_rules(self) -> list[str]:", '        """Names of the house rules that the state breaks."""']
+    lines = [
+        "    def _broken_rules(self) -> list[str]:",
+        '        """Names of the house rules that the state breaks."""',
+    ]
     lines.append("        broken = []")
     for rule in spec.rules:
         scope = Scope(spec, {"it": Kind(rule.entity)}, f"rule {rule.name}")

@@ -70,7 +70,9 @@ def _repair(
         rewritten = _without_errors(spec, tool, unreachable)
         if rewritten is not None:
             repaired.add(tool.name)
-            log.append(ToolDecision(tool=tool.name, decision="rewritten", reason=f"took out what cannot happen: {evidence}"))
+            log.append(
+                ToolDecision(tool=tool.name, decision="rewritten", reason=f"took out what cannot happen: {evidence}")
+            )
             return rewritten
     log.append(ToolDecision(tool=tool.name, decision="removed", reason=evidence))
     return None

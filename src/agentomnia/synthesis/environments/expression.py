@@ -23,14 +23,43 @@ from agentomnia.environment.spec import Entity, EnvironmentSpec
 from agentomnia.errors import ExpressionError
 
 BUILTINS = frozenset(
-    ("len", "sum", "min", "max", "abs", "round", "any", "all", "sorted", "int", "float", "str", "next", "set", "list")
+    (
+        "len",
+        "sum",
+        "min",
+        "max",
+        "abs",
+        "round",
+        "any",
+        "all",
+        "sorted",
+        "int",
+        "float",
+        "str",
+        "next",
+        "set",
+        "list",
+    )
 )
 DATE_FUNCTIONS = frozenset(
     ("days_between", "minutes_between", "add_days", "add_minutes", "add_months", "weekday", "date_of")
 )
 FUNCTIONS = BUILTINS | DATE_FUNCTIONS
 STRING_METHODS = frozenset(
-    ("lower", "upper", "strip", "startswith", "endswith", "split", "join", "replace", "isdigit", "isalpha", "count", "title")
+    (
+        "lower",
+        "upper",
+        "strip",
+        "startswith",
+        "endswith",
+        "split",
+        "join",
+        "replace",
+        "isdigit",
+        "isalpha",
+        "count",
+        "title",
+    )
 )
 
 _ALLOWED_NODES = (
@@ -230,9 +259,7 @@ class _Translator:
             return _name(node.id), scope.names[node.id]
         if node.id in self.entities:
             self.effects.reads.add(node.id)
-            container = ast.Call(
-                ast.Attribute(_self(self.entities[node.id].plural), "values", ast.Load()), [], []
-            )
+            container = ast.Call(ast.Attribute(_self(self.entities[node.id].plural), "values", ast.Load()), [], [])
             return container, Kind(node.id, many=True)
         if node.id == "now":
             return _item(_self("clock"), ast.Constant("now")), VALUE
@@ -253,9 +280,7 @@ class _Translator:
             return _item(owner, ast.Constant(node.attr)), VALUE
         return self._follow(node, owner, entity, scope)
 
-    def _follow(
-        self, node: ast.Attribute, owner: ast.expr, entity: Entity, scope: Scope
-    ) -> tuple[ast.expr, Kind]:
+    def _follow(self, node: ast.Attribute, owner: ast.expr, entity: Entity, scope: Scope) -> tuple[ast.expr, Kind]:
         """Traverse a reference: `appointment.stylist` is the record that `stylist_id` names."""
         reference = f"{node.attr}_id"
         attribute = next((a for a in entity.attributes if a.name == reference and a.target), None)

@@ -81,7 +81,9 @@ class _Count:
     accepted: int = 0
 
 
-def verify_environment(spec: EnvironmentSpec, *, seed: str = "gate", replayer: ReplayProcess | None = None) -> Verification:
+def verify_environment(
+    spec: EnvironmentSpec, *, seed: str = "gate", replayer: ReplayProcess | None = None
+) -> Verification:
     """Run every check of the environment gate.
 
     Args:
@@ -162,7 +164,12 @@ def _perturb(spec: EnvironmentSpec, maker: StateMaker, state: State, rng: Random
 
 
 def _check_tools(
-    spec: EnvironmentSpec, program: Program, compiled: Compiled, states: Sequence[State], seed: str, count: _Count
+    spec: EnvironmentSpec,
+    program: Program,
+    compiled: Compiled,
+    states: Sequence[State],
+    seed: str,
+    count: _Count,
 ) -> None:
     probe = Probe(spec, program, compiled.facts, states)
     for tool in spec.tools:
@@ -299,7 +306,11 @@ def _illegal_moves(spec: EnvironmentSpec, tool: Tool, before: State, after: Stat
             old = before[entity.plural].get(key)
             if old is not None and old[status] != record[status] and (old[status], record[status]) not in legal:
                 move = f"{old[status]} → {record[status]}"
-                yield Finding(check="rules", tool=tool.name, evidence=f"{entity.name} moved {move}, which is no legal move")
+                yield Finding(
+                    check="rules",
+                    tool=tool.name,
+                    evidence=f"{entity.name} moved {move}, which is no legal move",
+                )
 
 
 def _check_replay(
@@ -320,5 +331,3 @@ def _check_replay(
         if difference is not None or len(here) != len(other):
             name = calls[difference][0] if difference is not None else "the end"
             count.findings.append(Finding(check="replay", tool=name, evidence=f"a replay {where} differs at {name}"))
-
-

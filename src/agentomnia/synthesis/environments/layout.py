@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 from agentomnia.errors import SpecError
 
@@ -16,8 +15,17 @@ def lay_out(source: str) -> str:
     """
     from ruff.__main__ import find_ruff_bin
 
-    command = [Path(find_ruff_bin()), "format", "--isolated", "--line-length", "110", "--stdin-filename", "e.py", "-"]
+    command = [
+        str(find_ruff_bin()),
+        "format",
+        "--isolated",
+        "--line-length",
+        "110",
+        "--stdin-filename",
+        "e.py",
+        "-",
+    ]
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SpecError(f"the generated source cannot be laid out: {done.stderr.strip()[:300]}")
-    return done.stdout
+    return str(done.stdout)

@@ -54,9 +54,7 @@ class StateMaker:
         self.order = creation_order(spec)
         self._present = self._compiled("present_if")
         self._derived = self._compiled("derive")
-        self._rules = [
-            (rule.entity, rule.name, _predicate(spec, rule.entity, rule.predicate)) for rule in spec.rules
-        ]
+        self._rules = [(rule.entity, rule.name, _predicate(spec, rule.entity, rule.predicate)) for rule in spec.rules]
 
     def _compiled(self, which: str) -> dict[tuple[str, str], Any]:
         found = {}
@@ -96,7 +94,9 @@ class StateMaker:
         self.settle(state, rng)
         return state
 
-    def draw(self, entity: Entity, state: State, rng: Random, fixed: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    def draw(
+        self, entity: Entity, state: State, rng: Random, fixed: dict[str, Any] | None = None
+    ) -> dict[str, Any] | None:
         """Values for a new record, or `None` where a reference has nothing to point to or a value cannot be unique."""
         values: dict[str, Any] = {}
         for attribute in entity.attributes:

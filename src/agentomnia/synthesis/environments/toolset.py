@@ -156,9 +156,7 @@ def _key(entity: Entity, carries: str, name: str, required: bool = True) -> Para
 def _search(spec: EnvironmentSpec, entity: Entity) -> Tool:
     parameters, filters = _filter_parameters(spec, entity)
     sortable = tuple(
-        a.name
-        for a in entity.attributes
-        if a.type in ("integer", "number", "date", "datetime") and not a.nullable
+        a.name for a in entity.attributes if a.type in ("integer", "number", "date", "datetime") and not a.nullable
     )
     if sortable:
         parameters += [
@@ -197,7 +195,8 @@ def _filter_parameters(spec: EnvironmentSpec, entity: Entity) -> tuple[list[Para
         if attribute.name == entity.label and attribute.type == "string":
             name = f"{attribute.name}_contains"
             schema = {"type": "string", "minLength": 1, "maxLength": 200}
-            _add(parameters, filters, name, schema, carries, Filter(parameter=name, field=attribute.name, op="contains"),
+            item = Filter(parameter=name, field=attribute.name, op="contains")
+            _add(parameters, filters, name, schema, carries, item,
                  f"Part of the {attribute.name.replace('_', ' ')}, upper or lower case.")  # fmt: skip
         elif attribute.type in ("enum", "boolean", "reference"):
             schema = attribute_schema(attribute)
@@ -321,9 +320,7 @@ def _summary(spec: EnvironmentSpec, entity: Entity, groups: list[str]) -> Tool:
         kind="query",
         description=f"Count {plural_of(entity.noun)} by group, with totals and averages of a chosen number.",
         parameters=tuple(parameters),
-        action=Summary(
-            entity=entity.name, group_fields=tuple(groups), metrics=tuple(metrics), filters=tuple(filters)
-        ),
+        action=Summary(entity=entity.name, group_fields=tuple(groups), metrics=tuple(metrics), filters=tuple(filters)),
         origin="reader",
     )
 
@@ -348,7 +345,10 @@ def _update(spec: EnvironmentSpec, entity: Entity, free: list[Attribute]) -> Too
         kind="modify",
         description=f"Change {_listed([a.name.replace('_', ' ') for a in free])} of one {entity.noun}. "
         "Only the given fields change; give at least one.",
-        parameters=(_key(entity, f"{entity.name}.{entity.key}", entity.key).model_copy(update={"binds": variable}), *fields),
+        parameters=(
+            _key(entity, f"{entity.name}.{entity.key}", entity.key).model_copy(update={"binds": variable}),
+            *fields,
+        ),
         action=Procedure(
             steps=(
                 Guard(

@@ -213,9 +213,7 @@ def operation_tool(spec: EnvironmentSpec, name: str, card: OperationCard, origin
         else Guard(that=s.that, code=s.code, message=s.says, hint=s.hint)
         for s in card.require
     )
-    action = Procedure(
-        steps=steps, body=card.do.strip(), returns=tuple(card.returns.items()), undo=card.undo
-    )
+    action = Procedure(steps=steps, body=card.do.strip(), returns=tuple(card.returns.items()), undo=card.undo)
     return Tool(
         name=name,
         kind="modify" if _writes(spec, name, parameters, action) else "query",

@@ -14,8 +14,8 @@ from rapidfuzz import fuzz
 
 from agentomnia.environment.spec import EnvironmentSpec
 from agentomnia.synthesis.tasks.dag.ground import Grounder
-from agentomnia.taxonomy.coordinate import Coordinate
 from agentomnia.task.task import Evidence
+from agentomnia.taxonomy.coordinate import Coordinate
 
 CHARACTERS_PER_TOKEN = 4
 """Rough English and JSON average, for measures only."""
@@ -38,9 +38,7 @@ class Structure:
     reports: int
 
 
-def measure(
-    spec: EnvironmentSpec, grounder: Grounder, goals: int, questions: int, irreversible: int
-) -> Structure:
+def measure(spec: EnvironmentSpec, grounder: Grounder, goals: int, questions: int, irreversible: int) -> Structure:
     """Count the structure of a grounded task."""
     plan = grounder.plan
     graph = nx.DiGraph()
@@ -76,7 +74,10 @@ def _depth(graph: nx.DiGraph) -> int:
 def _near_duplicates(spec: EnvironmentSpec, used: set[str]) -> int:
     """Tools that are not used but named much like one that is."""
     return sum(
-        1 for t in spec.tools if t.name not in used and any(fuzz.token_sort_ratio(t.name.replace("_", " "), u.replace("_", " ")) >= 75 for u in used)
+        1
+        for t in spec.tools
+        if t.name not in used
+        and any(fuzz.token_sort_ratio(t.name.replace("_", " "), u.replace("_", " ")) >= 75 for u in used)
     )
 
 
@@ -89,7 +90,8 @@ def difficulty_evidence(structure: Structure) -> tuple[Evidence, ...]:
         ("tool_parameter_grounding", {"near_duplicates": s.near_duplicates, "inferred_arguments": s.inferred_arguments},
          "near_duplicates ≥ 6 and inferred_arguments ≥ 2", min(s.near_duplicates / 6, s.inferred_arguments / 2)),
         ("long_context_evidence", {"path_tokens": s.path_tokens}, "path_tokens ≥ 3000", s.path_tokens / 3000),
-        ("dynamic_planning", {"calls": s.calls, "depth": s.depth}, "calls ≥ 6 and depth ≥ 3", min(s.calls / 6, s.depth / 3)),
+        ("dynamic_planning", {"calls": s.calls, "depth": s.depth}, "calls ≥ 6 and depth ≥ 3",
+         min(s.calls / 6, s.depth / 3)),
         ("risk_reliability_clarification", {"irreversible": s.irreversible, "candidates": s.candidates},
          "irreversible ≥ 1 and candidates ≥ 2", min(s.irreversible / 1, s.candidates / 2)),
     )  # fmt: skip

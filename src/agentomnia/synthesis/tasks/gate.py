@@ -1,17 +1,17 @@
 """The task gate: what must be proved before a task is kept (paper, section 4.4.1 "Quality Assurance").
 
-    reference      the reference replays without an error and earns exactly 1.0, twice, from fresh instances
-    null           an agent that does nothing, and one that only apologises, earn 0
-    random         random valid callers earn 0
-    omission       leaving out any modifying call earns less than 1
-    alteration     any single required effect undone, altered or doubled earns less than 1
-    unrelated      one more accepted write earns less than 1
-    reordered      independent calls in another order still earn 1.0
-    derivable      every argument of the reference follows from the query, an observation, the clock or a computation
-    leakage        the query names no tool, no parameter key, no identifier, no answer
-    mentions       the query says every phrase that stands for a record or a value
-    evidence       each difficulty label has measures past its threshold
-    frame          the reference changes exactly what the criterion wants
+reference      the reference replays without an error and earns exactly 1.0, twice, from fresh instances
+null           an agent that does nothing, and one that only apologises, earn 0
+random         random valid callers earn 0
+omission       leaving out any modifying call earns less than 1
+alteration     any single required effect undone, altered or doubled earns less than 1
+unrelated      one more accepted write earns less than 1
+reordered      independent calls in another order still earn 1.0
+derivable      every argument of the reference follows from the query, an observation, the clock or a computation
+leakage        the query names no tool, no parameter key, no identifier, no answer
+mentions       the query says every phrase that stands for a record or a value
+evidence       each difficulty label has measures past its threshold
+frame          the reference changes exactly what the criterion wants
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from agentomnia.row import Row, canonical_json
 from agentomnia.synthesis.tasks.dag.ground import resolve
 from agentomnia.synthesis.tasks.leakage import leaks
 from agentomnia.synthesis.tasks.query import value_kind, value_unit, value_words
-from agentomnia.task.render import same_value, say, unsay
 from agentomnia.task.diff import state_diff
 from agentomnia.task.grade import grade
+from agentomnia.task.render import same_value, say, unsay
 from agentomnia.task.task import PrivateTask, ReferenceCall, Source, Task
 
 TASK_CHECKS = (
@@ -94,7 +94,9 @@ def _score(subject: Evaluated, instance: Instance, text: str) -> float:
     return grade(subject.private.criterion, subject.state, instance.live_state, text).reward
 
 
-def _replay(subject: Evaluated, order: Sequence[int], strict: bool = True) -> tuple[Instance, list[dict[str, Any]]] | str:
+def _replay(
+    subject: Evaluated, order: Sequence[int], strict: bool = True
+) -> tuple[Instance, list[dict[str, Any]]] | str:
     """Make reference calls in an order, observed arguments taken from what was really observed."""
     instance = Instance(subject.program, subject.state)
     answers: list[Any] = [None] * len(subject.private.calls)
@@ -190,7 +192,10 @@ def _alteration(subject: Evaluated) -> Iterator[str]:
         if grade(subject.private.criterion, subject.state, altered, text).reward >= 1.0:
             yield f"{what} still earns 1.0"
     for name, value in subject.private.answer.items():
-        wrong = {**subject.private.answer, name: value + 1 if isinstance(value, int | float) else f"{value} or so"}
+        wrong = {
+            **subject.private.answer,
+            name: value + 1 if isinstance(value, int | float) else f"{value} or so",
+        }
         if grade(subject.private.criterion, subject.state, final, f"Done. {canonical_json(wrong)}").reward >= 1.0:
             yield f"a wrong answer {name} still earns 1.0"
 
@@ -255,9 +260,8 @@ def _only_free_text(subject: Evaluated, instance: Instance) -> bool:
     assert not isinstance(outcome, str)
     diff = state_diff(outcome[0].live_state, instance.live_state)
     changed = {(container, field) for (container, _), fields in diff.updated.items() for field in fields}
-    free = {
-        (c.container, f) for c in subject.private.criterion.changes for f, e in c.values.items() if e.comparison in ("free", "text")
-    }  # fmt: skip
+    wanted = subject.private.criterion.changes
+    free = {(c.container, f) for c in wanted for f, expected in c.values.items() if expected.comparison == "free"}
     return not diff.created and not diff.deleted and changed <= free
 
 
@@ -290,13 +294,23 @@ def _derivable(subject: Evaluated) -> Iterator[str]:
     for index, call in enumerate(subject.private.calls):
         for name, value in call.arguments.items():
             source = call.sources.get(name)
-            problem = "no source is recorded" if source is None else _underivable(subject, call, name, value, source, outcome[1], index)
+            problem = (
+                "no source is recorded"
+                if source is None
+                else _underivable(subject, call, name, value, source, outcome[1], index)
+            )
             if problem is not None:
                 yield f"call {index} ({call.tool}), {name} = {value!r}: {problem}"
 
 
 def _underivable(
-    subject: Evaluated, call: ReferenceCall, name: str, value: Any, source: Source, answers: list[Any], index: int
+    subject: Evaluated,
+    call: ReferenceCall,
+    name: str,
+    value: Any,
+    source: Source,
+    answers: list[Any],
+    index: int,
 ) -> str | None:
     match source.origin:
         case "observation":
@@ -310,7 +324,11 @@ def _underivable(
         case "query":
             return _unsaid(subject, call, name, value, source.text or "")
         case "clock":
-            return None if value in (subject.state["clock"]["now"], subject.state["clock"]["now"][:10]) else "the clock differs"
+            return (
+                None
+                if value in (subject.state["clock"]["now"], subject.state["clock"]["now"][:10])
+                else "the clock differs"
+            )
         case _:
             schema = subject.program.tools[call.tool].parameters["properties"][name]
             # a free choice among listed values: any of them leads to the same answer
@@ -324,7 +342,9 @@ def _unsaid(subject: Evaluated, call: ReferenceCall, name: str, value: Any, text
     kind, unit = value_kind(subject.spec, parameter), value_unit(subject.spec, parameter)
     if kind in ("enum", "boolean"):
         choices = parameter.json_schema.get("enum", (True, False))
-        meant = [c for c in choices if text in (value_words(subject.spec, parameter, c), say(c, kind, subject.spec.clock))]
+        meant = [
+            c for c in choices if text in (value_words(subject.spec, parameter, c), say(c, kind, subject.spec.clock))
+        ]
         return None if meant == [value] else f"{text!r} means {meant}"
     if kind == "list":
         return None if say(value, "list", subject.spec.clock) == text else f"{text!r} is another list"

@@ -26,12 +26,21 @@ def leaks(task: Task, private: PrivateTask, program: Program, state: State) -> I
         # a key of one plain word is a word like any other
         elif "_" in token and token in parameters:
             yield f"names the parameter {token}"
-    keys = {key for name, records in state.items() if name not in BOOKKEEPING and isinstance(records, dict) for key in records}
+    keys = {
+        key
+        for name, records in state.items()
+        if name not in BOOKKEEPING and isinstance(records, dict)
+        for key in records
+    }
     for key in sorted(keys & tokens):
         yield f"names the identifier {key}"
     for name, value in private.answer.items():
         spoken = str(value)
-        if len(spoken) > 3 and not _said_otherwise(spoken, private) and re.search(rf"\b{re.escape(spoken)}\b", task.query):
+        if (
+            len(spoken) > 3
+            and not _said_otherwise(spoken, private)
+            and re.search(rf"\b{re.escape(spoken)}\b", task.query)
+        ):
             yield f"gives the answer {name}"
 
 

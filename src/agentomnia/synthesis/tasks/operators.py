@@ -65,7 +65,13 @@ def _varied(entity: Entity) -> bool:
 
 
 def apply_operator(
-    spec: EnvironmentSpec, maker: StateMaker, state: State, operator: Operator, entity: Entity, key: str, rng: Random
+    spec: EnvironmentSpec,
+    maker: StateMaker,
+    state: State,
+    operator: Operator,
+    entity: Entity,
+    key: str,
+    rng: Random,
 ) -> Enrichment | None:
     """Apply one operator around one record; `None` where it does not fit or would break the state."""
     changes = {

@@ -44,11 +44,13 @@ class QueryWriter:
             phrase = self._goal_phrase(goal, created, number)
             if phrase is None:
                 return None
-            forms = _OPENINGS if number == 0 else _LAST if number == len(goals) - 1 and number > 1 else _NEXT
+            forms: tuple[str, ...] = (
+                _OPENINGS if number == 0 else _LAST if number == len(goals) - 1 and number > 1 else _NEXT
+            )
             sentences.append(self.rng.choice(forms).format(phrase))
         for number, question in enumerate(questions):
-            forms = _ALSO_TELL if number else _TELL if goals else _ONLY_TELL
-            sentences.append(self.rng.choice(forms).format(question.words))
+            endings: tuple[str, ...] = _ALSO_TELL if number else _TELL if goals else _ONLY_TELL
+            sentences.append(self.rng.choice(endings).format(question.words))
             self.mentions += question.mentions
         text = " ".join(sentences)
         if self.grounder.describer.speaker is not None and self._needs_name(text):
@@ -184,5 +186,3 @@ def _tidy(text: str) -> str:
     text = re.sub(r"\b(\w+) \1\b", r"\1", text)  # a unit that the card says once more
     text = re.sub(rf"\bat ({'|'.join(WEEKDAYS)})\b", r"on \1", text)
     return re.sub(r"([.!?] )([a-z])", lambda m: m.group(1) + m.group(2).upper(), text)
-
-

@@ -8,7 +8,7 @@ never identifiers; yes-or-no questions are left out, since guessing would earn t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from agentomnia.environment.spec import (
     Attribute,
@@ -23,8 +23,8 @@ from agentomnia.synthesis.environments.card import plural_of
 from agentomnia.synthesis.tasks.dag.describe import reference_clause
 from agentomnia.synthesis.tasks.dag.goals import owned_by
 from agentomnia.synthesis.tasks.dag.ground import Grounder
-from agentomnia.task.render import say_choice
 from agentomnia.task.criterion import AnswerField, Expected
+from agentomnia.task.render import say_choice
 from agentomnia.task.task import Source
 
 
@@ -85,7 +85,9 @@ def _count_filter(
             front = f"{words} " if lifecycle and " " not in words else front
             after += "" if front else f" with {attribute.name.replace('_', ' ')} {words}"
             values[parameter.name], sources[parameter.name] = value, Source(origin="query", text=words)
-        elif attribute.target is not None and (_wants_owner(grounder, attribute, parameter) or grounder.rng.random() < 0.3):
+        elif attribute.target is not None and (
+            _wants_owner(grounder, attribute, parameter) or grounder.rng.random() < 0.3
+        ):
             located = _some_located(grounder, attribute.target)
             if located is None:
                 if parameter.required:
@@ -93,7 +95,9 @@ def _count_filter(
                 continue
             key, source, phrase = located
             values[parameter.name], sources[parameter.name] = key, source
-            owner, after = ("I have", after) if phrase == "me" else (owner, f"{after} {_belonging(grounder, attribute, phrase)}")
+            owner, after = (
+                ("I have", after) if phrase == "me" else (owner, f"{after} {_belonging(grounder, attribute, phrase)}")
+            )
         elif parameter.required:
             return None
     owned = grounder.spec.speaker in {a.target for a in entity.attributes if a.target is not None}
@@ -170,9 +174,9 @@ def ask_field(grounder: Grounder, tool: Tool, prefer: set[tuple[str, str]]) -> Q
 
 
 def _field_answer(attribute: Attribute, what: str, value: Any) -> tuple[AnswerField, Expected]:
-    kind = "number" if attribute.type in ("number", "integer") else "string"
+    kind: Literal["number", "string"] = "number" if attribute.type in ("number", "integer") else "string"
     form = {"date": ", as YYYY-MM-DD", "datetime": ", as YYYY-MM-DDTHH:MM"}.get(attribute.type, "")
-    field = AnswerField(name=attribute.name, description=f"The {what} at the end{form}", type=kind)  # type: ignore[arg-type]
+    field = AnswerField(name=attribute.name, description=f"The {what} at the end{form}", type=kind)
     return field, Expected(value=value, comparison="number" if kind == "number" else "text")
 
 
@@ -214,7 +218,11 @@ def _ask_largest(grounder: Grounder, tool: Tool, entity: Entity, group: str) -> 
     index = grounder.add_call(tool.name, {"group_by": group}, {"group_by": source}, answer["data"])
     grounder.plan.think("LOGIC", "the group with the largest count", [f"call:{index}"])
     words = f"which {what} is the most common among the {plural_of(entity.noun)}"
-    field = AnswerField(name=f"most_common_{group}", description=f"The {what} with the most {plural_of(entity.noun)}", type="string")
+    field = AnswerField(
+        name=f"most_common_{group}",
+        description=f"The {what} with the most {plural_of(entity.noun)}",
+        type="string",
+    )
     return Question(words, field, Expected(value=ranked[0]["group"], comparison="text"), (what,))
 
 
@@ -224,7 +232,10 @@ def _ask_total(grounder: Grounder, tool: Tool, entity: Entity, metric: str) -> Q
     group = grounder.rng.choice(tool.action.group_fields)
     values: dict[str, Any] = {"group_by": group, "metric": metric}
     what = metric.replace("_", " ")
-    sources = {"group_by": Source(origin="computation", text="any grouping"), "metric": Source(origin="query", text=what)}
+    sources = {
+        "group_by": Source(origin="computation", text="any grouping"),
+        "metric": Source(origin="query", text=what),
+    }
     front = ""
     status = entity.lifecycle.field if entity.lifecycle else None
     if status is not None and any(p.name == status for p in tool.parameters):
@@ -242,7 +253,12 @@ def _ask_total(grounder: Grounder, tool: Tool, entity: Entity, metric: str) -> Q
     kind = f"{nouns} with {status.replace('_', ' ')} {front}" if status and " " in front else f"{front} {nouns}".strip()
     words = f"the total {what} of all {kind}"
     field = AnswerField(name=f"total_{metric}", description=f"The total {what} of all {kind}{unit}", type="number")
-    return Question(words, field, Expected(value=total, comparison="number"), tuple(s.text for s in sources.values() if s.origin == "query" and s.text))
+    return Question(
+        words,
+        field,
+        Expected(value=total, comparison="number"),
+        tuple(s.text for s in sources.values() if s.origin == "query" and s.text),
+    )
 
 
 def _attribute(entity: Entity, name: str) -> Attribute | None:
@@ -254,10 +270,14 @@ def _is_enum(entity: Entity, name: str) -> bool:
     return attribute is not None and attribute.type == "enum"
 
 
+_NOT_ADDED_UP = frozenset(
+    "at hour hours level year month day rate rating score percent limit max min version position floor age radius per "
+    "number term".split()
+)
+
+
 def _additive(entity: Entity, name: str) -> bool:
     """Amounts and counts can be added up; hours of the day, levels and years cannot."""
-    words = set(name.split("_"))
     if entity.lifecycle is None and not any(a.target for a in entity.attributes):
         return False  # nobody adds up a catalogue
-    unlike = {"at", "hour", "hours", "level", "year", "month", "day", "rate", "rating", "score", "percent", "limit", "max", "min", "version", "position", "floor", "age", "radius", "per", "number", "term"}  # fmt: skip
-    return not words & unlike and entity.attribute(name).unit not in ("hour", "%", "percent")
+    return not _NOT_ADDED_UP & set(name.split("_")) and entity.attribute(name).unit not in ("hour", "%", "percent")

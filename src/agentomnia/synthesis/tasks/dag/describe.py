@@ -46,7 +46,11 @@ class Describer:
     """Describes records of one state, from the side of one speaker."""
 
     def __init__(
-        self, spec: EnvironmentSpec, state: State, speaker: str | None, avoid: frozenset[tuple[str, str]] = frozenset()
+        self,
+        spec: EnvironmentSpec,
+        state: State,
+        speaker: str | None,
+        avoid: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         """Describe records as they are in `state`.
 
@@ -136,7 +140,9 @@ class Describer:
             attribute = entity.attribute(descriptor.field)
             if descriptor.target is not None and self.is_speaker(descriptor.target, str(descriptor.value)):
                 owner = "my"
-            elif attribute.type == "enum" and " " not in descriptor.text and not front and _adjective(entity, attribute):
+            elif (
+                attribute.type == "enum" and " " not in descriptor.text and not front and _adjective(entity, attribute)
+            ):
                 front = f"{descriptor.text} "
             else:
                 after.append(self._clause(attribute, descriptor))
@@ -162,7 +168,8 @@ _ROLE_WORDS = {
     "stylist": "with", "doctor": "with", "host": "hosted by", "author": "by", "owner": "of", "assignee": "assigned to",
     "supplier": "from", "vendor": "from", "sender": "from", "location": "at", "place": "at", "site": "at", "room": "in",
     "warehouse": "at", "branch": "at", "restaurant": "from", "store": "at", "hotel": "at", "folder": "in", "queue": "in",
-    "project": "in", "board": "in", "approver": "awaiting", "requester": "of", "created_by": "by", "organizer": "organised by",
+    "project": "in", "board": "in", "approver": "awaiting", "requester": "of", "created_by": "by",
+    "organizer": "organised by",
     "interviewer": "with", "technician": "with", "adjuster": "handled by", "carrier": "with", "provider": "with",
     "from_account": "from", "to_account": "to",
 }  # fmt: skip
@@ -184,9 +191,11 @@ def date_words(name: str) -> str:
     stem = name.removesuffix("_at").removesuffix("_on").removesuffix("_date").removesuffix("_time")
     known = {
         "starts": "on", "start": "on", "date": "on", "day": "on", "scheduled": "on", "time": "on", "due": "due on",
-        "expires": "expiring on", "expiry": "expiring on", "ends": "ending on", "end": "ending on", "created": "created on",
+        "expires": "expiring on", "expiry": "expiring on", "ends": "ending on", "end": "ending on",
+        "created": "created on",
         "opened": "opened on", "placed": "placed on", "ordered": "ordered on", "received": "received on",
-        "check_in": "with check-in on", "check_out": "with check-out on", "departs": "departing on", "arrives": "arriving on",
+        "check_in": "with check-in on", "check_out": "with check-out on", "departs": "departing on",
+        "arrives": "arriving on",
     }  # fmt: skip
     if stem in known:
         return known[stem]

@@ -26,7 +26,7 @@ from agentomnia.synthesis.tasks.evidence import coordinate, difficulty_evidence,
 from agentomnia.synthesis.tasks.query import QueryWriter
 from agentomnia.task.criterion import AnswerField, Change, Criterion, Expected
 from agentomnia.task.diff import state_diff
-from agentomnia.task.task import PrivateTask, ReferenceCall, Source, Task, TaskDag
+from agentomnia.task.task import PrivateTask, Source, Task, TaskDag
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class TaskSite:
     state: State
 
 
-def generate(site: TaskSite, group: ToolGroup, seed: str, profile: DagProfile = STANDARD_PROFILE) -> Candidate | Dropped:
+def generate(
+    site: TaskSite, group: ToolGroup, seed: str, profile: DagProfile = STANDARD_PROFILE
+) -> Candidate | Dropped:
     """Make one task from a tool group, or say why there is none."""
     rng = Random(seed)
     return _Generation(site, group, seed, profile, rng).run()
@@ -173,7 +175,12 @@ class _Generation:
             grounder.plan.think("VALIDATE", "the record allows what is asked", [f"call:{index}"])
 
     def _perform(
-        self, grounder: Grounder, goal: Goal, number: int, goals: list[Goal], created: dict[tuple[str, str], int]
+        self,
+        grounder: Grounder,
+        goal: Goal,
+        number: int,
+        goals: list[Goal],
+        created: dict[tuple[str, str], int],
     ) -> str | None:
         writer = QueryWriter(self.spec, grounder, self.rng)
         sources: dict[str, Source] = {}
@@ -249,7 +256,11 @@ class _Generation:
             grounder.plan.calls[index] = call.model_copy(update={"after": after})
 
     def _finish(
-        self, grounder: Grounder, goals: list[Goal], questions: list[Question], created: dict[tuple[str, str], int]
+        self,
+        grounder: Grounder,
+        goals: list[Goal],
+        questions: list[Question],
+        created: dict[tuple[str, str], int],
     ) -> Candidate | Dropped:
         writer = QueryWriter(self.spec, grounder, self.rng)
         query = writer.write(goals, questions, created)
@@ -257,11 +268,15 @@ class _Generation:
             return Dropped("a goal cannot be said")
         names = ["answer"] if len(questions) == 1 else [f"answer_{i + 1}" for i in range(len(questions))]
         answer = {n: q.expected.value for n, q in zip(names, questions)}
-        fields = tuple(AnswerField(name=n, description=q.field.description, type=q.field.type) for n, q in zip(names, questions))
+        fields = tuple(
+            AnswerField(name=n, description=q.field.description, type=q.field.type) for n, q in zip(names, questions)
+        )
         changes = criterion_changes(self.spec, self.site.state, grounder.instance.live_state)
         if not changes and not questions:
             return Dropped("nothing changed in the end")
-        structure = measure(self.spec, grounder, len(goals), len(questions), sum(_irreversible(self.spec, g) for g in goals))
+        structure = measure(
+            self.spec, grounder, len(goals), len(questions), sum(_irreversible(self.spec, g) for g in goals)
+        )
         evidence = difficulty_evidence(structure)
         identity = digest([self.site.environment, self.site.state_name, query, [f.name for f in fields]])
         task = Task(

@@ -98,7 +98,11 @@ class GoalSearch:
         return False
 
     def _note(
-        self, tool: Tool, arguments: dict[str, Any], created: list[tuple[str, str]], updated: list[tuple[str, str]]
+        self,
+        tool: Tool,
+        arguments: dict[str, Any],
+        created: list[tuple[str, str]],
+        updated: list[tuple[str, str]],
     ) -> None:
         by_container = {e.plural: e.name for e in self.spec.entities}
         new = tuple((by_container[c], key) for c, key in created)

@@ -89,7 +89,11 @@ def _candidates(
         for entity in returned:
             if entity != target and _supplies(spec, entity, parameter.carries):
                 yield Dependency(upstream.name, downstream.name, "parameter", weight * 0.7, parameter.carries)
-        if target is not None and target in written and "+" in {f for e, f in facts[upstream.name].writes if e == target}:
+        if (
+            target is not None
+            and target in written
+            and "+" in {f for e, f in facts[upstream.name].writes if e == target}
+        ):
             yield Dependency(upstream.name, downstream.name, "parameter", weight * 0.8, target)
     touched = written & (facts[downstream.name].reads | facts[downstream.name].written_entities)
     for entity in sorted(touched):

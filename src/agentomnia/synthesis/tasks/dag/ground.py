@@ -47,7 +47,12 @@ class Grounder:
     """Finds records by calls, on one instance, for one speaker."""
 
     def __init__(
-        self, spec: EnvironmentSpec, instance: Instance, describer: Describer, prefer: frozenset[str], rng: Random
+        self,
+        spec: EnvironmentSpec,
+        instance: Instance,
+        describer: Describer,
+        prefer: frozenset[str],
+        rng: Random,
     ) -> None:
         """Ground on `instance`, with the tools of a sampled group preferred."""
         self.spec = spec
@@ -81,7 +86,10 @@ class Grounder:
         if description is None or depth > _DEEPEST:
             return None
         for descriptor in description.descriptors:
-            if descriptor.target is not None and self.locate(descriptor.target, str(descriptor.value), depth + 1) is None:
+            if (
+                descriptor.target is not None
+                and self.locate(descriptor.target, str(descriptor.value), depth + 1) is None
+            ):
                 return None
         if place in self.plan.known:
             return self.plan.known[place]
@@ -141,7 +149,9 @@ class Grounder:
             value = row.get(attribute.name)
             if attribute.target is not None and isinstance(value, str):
                 path = (entity.plural, position, attribute.name)
-                self.plan.known.setdefault((attribute.target, value), Source(origin="observation", call=call, path=path))
+                self.plan.known.setdefault(
+                    (attribute.target, value), Source(origin="observation", call=call, path=path)
+                )
 
     def _singled_out(self, description: Description, rows: list[dict[str, Any]]) -> bool:
         """The description must pick the record among the rows shown, by fields that the rows show."""
@@ -184,9 +194,7 @@ class Grounder:
             return self.plan.known.get((descriptor.target, str(descriptor.value)))
         return Source(origin="query", text=descriptor.text)
 
-    def add_call(
-        self, tool: str, values: dict[str, Any], sources: dict[str, Source], data: dict[str, Any]
-    ) -> int:
+    def add_call(self, tool: str, values: dict[str, Any], sources: dict[str, Source], data: dict[str, Any]) -> int:
         """Append a call that was made, with the edges its sources imply.
 
         Returns:
@@ -198,7 +206,12 @@ class Grounder:
         self.plan.answers.append(data)
         for name, source in sources.items():
             if source.origin == "query" and values[name] != source.text:
-                self.plan.edges.append((self.plan.think("TRANSFORM", f"words of the request to {name.replace('_', ' ')}", []), f"call:{index}"))
+                self.plan.edges.append(
+                    (
+                        self.plan.think("TRANSFORM", f"words of the request to {name.replace('_', ' ')}", []),
+                        f"call:{index}",
+                    )
+                )
             elif source.call is not None:
                 self.plan.edges.append((self._seen_at(source), f"call:{index}"))
         return index

@@ -102,9 +102,7 @@ def sample_groups(
         yield group
 
 
-def _draw_group(
-    pool: list[tuple[str, ...]], queries: list[str], profile: GroupProfile, rng: Random
-) -> ToolGroup:
+def _draw_group(pool: list[tuple[str, ...]], queries: list[str], profile: GroupProfile, rng: Random) -> ToolGroup:
     chains = rng.sample(pool, min(len(pool), rng.randint(*profile.chains)))
     used = {t for chain in chains for t in chain}
     spare = [q for q in queries if q not in used]
