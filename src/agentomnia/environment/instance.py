@@ -92,7 +92,8 @@ class Instance:
     @property
     def live_state(self) -> State:
         """The state itself, to read and never to change: for grading and digests without a copy."""
-        return vars(self._object)
+        state: State = vars(self._object)
+        return state
 
     def snapshot(self) -> bytes:
         """The state as bytes; restores in any process."""

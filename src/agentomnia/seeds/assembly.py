@@ -80,7 +80,7 @@ def _telling_text(heading: Heading, plan: Plan) -> str:
 
 
 def _drop_empty(plan: Plan, report: Report) -> None:
-    for variable in [v for v, r in plan.resources.items() if not r.fields]:
+    for variable in [v for v, r in plan.resources.items() if not any(g.embedded or g.shape.scalar for g in r.fields.values())]:
         for planned in plan.resources.pop(variable).operations:
             report.leave_out(planned.call.label, f"the file does not tell what a record of {variable!r} holds")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agentomnia.environment.spec import Guard, Let, Parameter, Procedure, Tool
 from agentomnia.seeds.believable import simple_schema
 from agentomnia.seeds.call import Argument
-from agentomnia.seeds.naming import plural, sentence, singular, snake, spoken, usable
+from agentomnia.seeds.naming import article, plural, sentence, singular, snake, spoken, usable
 from agentomnia.seeds.plan import Planned
 from agentomnia.seeds.shape import Shape
 
@@ -57,7 +57,7 @@ def create_many(builder: ToolBuilder, draft: Draft, argument: Argument) -> Tool 
         _refuse_known(draft, name, fields[natural][0], natural)
     body = f"for item in {name}:\n    new({entity.name}, {', '.join(f'{n}={e}' for n, e in values.items())})"
     action = Procedure(steps=tuple(draft.steps), body=body, returns=(("created", f"len({name})"),))
-    return builder._tool(draft, action, (f"create these {spoken(plural(entity.variable))}: {{{name}}}",))
+    return builder.finished(draft, action, (f"create these {spoken(plural(entity.variable))}: {{{name}}}",))
 
 
 def _refuse_known(draft: Draft, name: str, source: str, natural: str) -> None:
@@ -65,7 +65,7 @@ def _refuse_known(draft: Draft, name: str, source: str, natural: str) -> None:
     words = spoken(natural)
     draft.steps += [
         Guard(that=f"not any(r.{natural} == item[{source!r}] for item in {name} for r in {entity.name})", code="conflict",
-              message=f"There is a {entity.noun} with one of these {words}s already.", hint="Leave out what exists."),
+              message=f"There is {article(entity.noun)} with one of these {words}s already.", hint="Leave out what exists."),
         Guard(that=f"len(set([item[{source!r}] for item in {name}])) == len({name})", code="invalid_argument",
               message=f"Two of the given ones have the same {words}.", hint="Give each once."),
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def delete_many(builder: ToolBuilder, draft: Draft) -> Tool | None:
     record = draft.free_record(entity.variable)
     body = f"for {record} in {entity.name}:\n    if {record}.{field} in {name}:\n        delete({record})"
     action = Procedure(steps=tuple(draft.steps), body=body, returns=(("deleted", f"len({name})"),), undo=True)
-    return builder._tool(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))
+    return builder.finished(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))
 
 
 def _delete_alike(builder: ToolBuilder, draft: Draft, argument: Argument, items: Shape) -> Tool | None:
@@ -137,4 +137,4 @@ def _delete_alike(builder: ToolBuilder, draft: Draft, argument: Argument, items:
     ]  # fmt: skip
     body = f"for {record} in {entity.name}:\n    if any({same.format(record)} for item in {name}):\n        delete({record})"
     action = Procedure(steps=tuple(draft.steps), body=body, returns=(("deleted", f"len({name})"),), undo=True)
-    return builder._tool(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))
+    return builder.finished(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))

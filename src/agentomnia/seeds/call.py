@@ -42,6 +42,9 @@ class Call:
     says_conflict: bool = False
     """Whether the file says that the call can be refused as a conflict."""
 
+    reads_only: bool | None = None
+    """What the file says of whether the call changes anything; `None` when it says nothing."""
+
     def placed(self, place: Place) -> tuple[Argument, ...]:
         """The arguments that stand in one place."""
         return tuple(a for a in self.arguments if a.place == place)

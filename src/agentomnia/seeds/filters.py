@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +27,13 @@ _BARE_HIGH = frozenset(("until", "before", "to", "end", "end_date", "to_date", "
 _RANGED = frozenset(("integer", "number", "date", "datetime"))
 _MAX_FILTERS = 12
 
+_TRANSPORT = re.compile(
+    r"(\A|_)(api_?key|access_token|auth|authorization|token|key|api_version|version|format|output|callback|locale|language|lang|"
+    r"fields|select|expand|include|page|page_token|offset|cursor|client_id|app_id|tenant|signature|timestamp|nonce|sort|order|"
+    r"sort_by|order_by|direction|sort_order|v|alt|accept|market|site|start_index|skip|per_page|page_number|mkt|depth)\Z"
+)
+"""Names of parameters that say how to answer, not about what."""
+
 LIMIT_SCHEMA: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 200}
 
 
@@ -41,6 +49,11 @@ def is_limit(name: str) -> bool:
     """Whether a parameter says how many records to return."""
     plain = snake(name)
     return plain in _LIMITS or plain.endswith(("_limit", "_page_size")) or plain == "page_limit"
+
+
+def tells_how(argument: Argument) -> bool:
+    """Whether a parameter only says how to answer (paging, order, form, credentials), so that it can be left out."""
+    return not argument.required or bool(_TRANSPORT.search(snake(argument.name))) or is_limit(argument.name)
 
 
 def match_filters(arguments: list[Argument], entity: Entity, taken: set[str]) -> tuple[list[Matched], list[Argument]]:

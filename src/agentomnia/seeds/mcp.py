@@ -18,12 +18,12 @@ from agentomnia.row import digest
 from agentomnia.seeds.assembly import Heading, assemble
 from agentomnia.seeds.call import Argument, Call
 from agentomnia.seeds.document import Document, mapping, text_of
-from agentomnia.seeds.naming import sentence, snake, tool_names
+from agentomnia.seeds.naming import sentence, snake, tool_names, words
 from agentomnia.seeds.plan import Plan, Planned
 from agentomnia.seeds.routes import key_argument, planned_by_name
 from agentomnia.seeds.seed import ReadSeed, Report
-from agentomnia.seeds.shape import ShapeReader
-from agentomnia.seeds.verbs import Said, said
+from agentomnia.seeds.shape import Shape, ShapeReader
+from agentomnia.seeds.verbs import Said, deed_of, said
 
 _KEEPING = frozenset(("create", "save"))
 
@@ -78,6 +78,7 @@ def _heading(values: Any, source: str, plan: Plan) -> tuple[str, str]:
 
 
 def _calls(tools: list[Mapping[str, Any]], report: Report, prefix: str) -> Iterator[Call]:
+    common = _common_prefix([t["name"] for t in tools])
     names = tool_names({f"{number}:{tool['name']}": tool["name"] for number, tool in enumerate(tools)}, prefix)
     for number, tool in enumerate(tools):
         label = tool["name"] or f"tool {number + 1}"
@@ -93,13 +94,28 @@ def _calls(tools: list[Mapping[str, Any]], report: Report, prefix: str) -> Itera
         yield Call(
             label=label,
             name=names[f"{number}:{tool['name']}"],
-            spoken_name=tool["name"],
+            spoken_name=tool["name"] if not common else " ".join(words(tool["name"])[1:]),
             summary=sentence(text_of(tool.get("description")) or text_of(tool.get("title"))),
             arguments=tuple(
                 Argument(n, s, n in shape.required, "body", s.description) for n, s in shape.properties.items() if snake(n)
             ),
-            answer=ShapeReader(Document(output)).read(dict(output)),
+            answer=_answer(output),
+            reads_only=hint if isinstance(hint := mapping(tool.get("annotations")).get("readOnlyHint"), bool) else None,
         )
+
+
+def _answer(output: Mapping[str, Any]) -> Shape:
+    """What a tool answers; a single text around everything tells nothing of records."""
+    shape = ShapeReader(Document(output)).read(dict(output))
+    scalars = [s for s in shape.properties.values() if s.scalar]
+    return Shape() if len(shape.properties) == 1 and scalars else shape
+
+
+def _common_prefix(names: list[str]) -> str:
+    """The word that every tool's name begins with: the server's name, which tells nothing."""
+    firsts = {words(n)[0] if words(n) else "" for n in names}
+    only = firsts.pop() if len(firsts) == 1 else ""
+    return only if len(names) >= 3 and only and not deed_of(only) else ""
 
 
 def _plan(calls: list[Call], report: Report) -> Plan:
@@ -111,13 +127,27 @@ def _plan(calls: list[Call], report: Report) -> Plan:
         if told is None:
             report.leave_out(call.label, "its name does not tell a verb and what it is done to")
             continue
-        told = _about_kept(told, kept)
+        told, whole = _about_kept(told, kept), told
+        problem = _contradiction(call, told, whole)
+        if problem is not None:
+            report.leave_out(call.label, problem)
+            continue
         plan.add(_planned(call, told))
     for resource in plan.resources.values():
         resource.operations = [_located(p, resource.operations) for p in resource.operations]
         _leave_out_contents(resource.operations, report)
     plan.resources = {v: r for v, r in plan.resources.items() if r.operations}
     return plan
+
+
+def _contradiction(call: Call, told: Said, whole: Said) -> str | None:
+    """Where the name would be misread: the tool itself says otherwise, or it lists only some of the records."""
+    reads = told.deed in ("get", "list", "count")
+    if call.reads_only is not None and call.reads_only != reads:
+        return f"its name reads like {told.verb!r}, but it is marked as {'only reading' if call.reads_only else 'changing something'}"
+    if told.deed == "list" and told.noun != whole.noun:
+        return f"it lists only some {told.noun.replace('_', ' ')} records, and the file does not tell which"
+    return None
 
 
 def _planned(call: Call, told: Said) -> Planned:
@@ -159,6 +189,8 @@ def _leave_out_contents(operations: list[Planned], report: Report) -> None:
     """A list that must be told one record lists what is inside it, which the file does not describe."""
     keys = {p.key for p in operations if p.deed in ("get", "delete", "update") and p.key}
     keys |= {key_argument(p.call, p.resource) for p in operations if p.deed == "save"}
+    named = {a.name for p in operations if p.deed == "create" for a in p.call.arguments}
+    keys |= {n for n in named if snake(n) in ("path", "name", "id", "key", "uri")}
     for planned in [p for p in operations if p.deed == "list"]:
         if any(a.required and a.name in keys for a in planned.call.arguments):
             operations.remove(planned)

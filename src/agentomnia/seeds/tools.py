@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentomnia.environment.spec import Attribute, Entity, Guard, Let, Lookup, Parameter, Procedure, Search, Tool
+from agentomnia.environment.spec import Attribute, Entity, Filter, Guard, Let, Lookup, Parameter, Procedure, Search, Tool
+from agentomnia.seeds.batches import batch_items, create_many, delete_many, is_key_list
 from agentomnia.seeds.believable import described, parameter_schema
 from agentomnia.seeds.entities import Model, starts_now, taken_fields, touched
-from agentomnia.seeds.filters import LIMIT_SCHEMA, Matched, is_limit, match_filters
+from agentomnia.seeds.filters import LIMIT_SCHEMA, Matched, is_limit, match_filters, tells_how
 from agentomnia.seeds.naming import free_name, plural, sentence, snake, spoken, usable
 from agentomnia.seeds.phrases import create_asks, create_phrase, delete_asks, move_asks, update_asks, update_phrase
 from agentomnia.seeds.plan import Given, Plan, Planned, Resource, flattened
@@ -78,7 +79,8 @@ class ToolBuilder:
     def _refused(self, draft: Draft, reason: str) -> None:
         self.report.leave_out(draft.planned.call.label, reason)
 
-    def _tool(self, draft: Draft, action: Lookup | Search | Procedure, ask: Iterable[str] = ()) -> Tool:
+    def finished(self, draft: Draft, action: Lookup | Search | Procedure, ask: Iterable[str] = ()) -> Tool:
+        """The tool of a draft with its behaviour."""
         call = draft.planned.call
         modifies = isinstance(action, Procedure) and bool(action.body)
         return Tool(
@@ -180,11 +182,12 @@ class ToolBuilder:
         record = self._item(draft)
         if record is None:
             return None
-        self._leave_out_rest(draft, [a.name for a in draft.planned.call.arguments if a.place != "path"])
+        if not self._leave_out_rest(draft):
+            return None
         if len(draft.parameters) > 1 or draft.steps:
-            return self._tool(draft, Procedure(steps=tuple(draft.steps), returns=((draft.entity.variable, record),)))
+            return self.finished(draft, Procedure(steps=tuple(draft.steps), returns=((draft.entity.variable, record),)))
         draft.parameters[0] = draft.parameters[0].model_copy(update={"binds": None})
-        return self._tool(draft, Lookup(entity=draft.entity.name, include=self._include(draft.entity)))
+        return self.finished(draft, Lookup(entity=draft.entity.name, include=self._include(draft.entity)))
 
     def _include(self, entity: Entity) -> tuple[str, ...]:
         """References whose targets have a name to add, unless a field has that name already."""
@@ -198,12 +201,18 @@ class ToolBuilder:
                 included[name] = attribute.name
         return tuple(included.values())
 
-    def _leave_out_rest(self, draft: Draft, names: Iterable[str]) -> None:
-        """Report what is not served; what the call must have been given makes the difference worth telling."""
-        used = {draft.planned.key, *(n for n, _ in draft.planned.parents)}
-        for name in names:
-            if name not in used:
-                self.report.leave_out(draft.planned.call.label, "it matches nothing that is kept of the record", name)
+    def _leave_out_rest(self, draft: Draft) -> bool:
+        """Report the arguments that are not served; false where the call would mean something else without one."""
+        planned = draft.planned
+        used = {planned.key, *(n for n, _ in planned.parents), *planned.context}
+        rest = [a for a in planned.call.arguments if a.place != "path" and a.name not in used]
+        needed = [a for a in rest if not tells_how(a)]
+        if needed and planned.deed in ("get", "list", "count"):
+            self._refused(draft, f"it depends on {needed[0].name!r}, which matches nothing that is kept of the record")
+            return False
+        for argument in rest:
+            self.report.leave_out(planned.call.label, "it matches nothing that is kept of the record", argument.name)
+        return True
 
     def _list(self, draft: Draft) -> Tool | None:
         planned, entity = draft.planned, draft.entity
@@ -222,14 +231,17 @@ class ToolBuilder:
         limits = [a for a in given if is_limit(a.name)]
         matched, unmatched = match_filters([a for a in given if a not in limits], entity, draft.names)
         filters += matched
+        needed = next((a for a in unmatched if not tells_how(a)), None)
+        if needed is not None:
+            return self._refused(draft, f"it depends on {needed.name!r}, which matches no field")
         draft.parameters += [m.parameter for m in filters]
         for argument in unmatched:
             self.report.leave_out(planned.call.label, "it matches no field", argument.name)
         if limits:
             draft.parameters.append(_limit(draft))
         if conditions:
-            return self._tool(draft, self._listing(draft, conditions, filters))
-        return self._tool(draft, Search(entity=entity.name, filters=tuple(m.filter for m in filters)))
+            return self.finished(draft, self._listing(draft, conditions, filters))
+        return self.finished(draft, Search(entity=entity.name, filters=tuple(m.filter for m in filters)))
 
     def _filter_arguments(self, planned: Planned, parent: tuple[str, str] | None) -> list:  # type: ignore[type-arg]
         taken = {*(n for n, _ in planned.parents), *planned.context}
@@ -237,8 +249,6 @@ class ToolBuilder:
         return list(own.values())
 
     def _owner_filter(self, draft: Draft, argument: str, owner: Entity) -> Matched:
-        from agentomnia.environment.spec import Filter
-
         name = draft.free(argument)
         own = next((a for a in draft.planned.call.arguments if a.name == argument), None)
         text = sentence(own.description or own.shape.description) if own else ""
@@ -268,7 +278,7 @@ class ToolBuilder:
     def _count(self, draft: Draft) -> Tool | None:
         for argument in draft.planned.call.arguments:
             self.report.leave_out(draft.planned.call.label, "it matches nothing that is counted", argument.name)
-        return self._tool(draft, Procedure(returns=(("count", f"len([r for r in {draft.entity.name}])"),)))
+        return self.finished(draft, Procedure(returns=(("count", f"len([r for r in {draft.entity.name}])"),)))
 
     # -- changes --------------------------------------------------------------------------------------------------
 
@@ -324,8 +334,6 @@ class ToolBuilder:
 
     def _create(self, draft: Draft) -> Tool | None:
         planned, entity = draft.planned, draft.entity
-        from agentomnia.seeds.batches import batch_items, create_many
-
         items = batch_items(planned)
         if items is not None:
             return create_many(self, draft, items)
@@ -344,7 +352,7 @@ class ToolBuilder:
         record = draft.free_new()
         body = f"{record} = new({entity.name}, {', '.join(f'{n}={e}' for n, e in values.items())})"
         action = Procedure(steps=tuple(draft.steps), body=body, returns=((entity.variable, record),))
-        return self._tool(draft, action, create_asks(entity, label, references, plain))
+        return self.finished(draft, action, create_asks(entity, label, references, plain))
 
     def _creation_values(
         self, draft: Draft, fields: dict[str, Given], owner: tuple[str, str, str] | None
@@ -426,7 +434,7 @@ class ToolBuilder:
             )  # fmt: skip
         lines += [f"{record}.{a.name} = {_moment(a)}" for a in entity.attributes if touched(a) and a.name not in fields]
         action = Procedure(steps=tuple(draft.steps), body="\n".join(lines), returns=((entity.variable, record),))
-        return self._tool(draft, action, update_asks(record, required))
+        return self.finished(draft, action, update_asks(record, required))
 
     def _assignments(self, draft: Draft, record: str, fields: dict[str, Given]) -> tuple[list[str], list[Parameter]]:
         lines: list[str] = []
@@ -464,18 +472,16 @@ class ToolBuilder:
         ]
         body = "\n".join([f"if {record} is None:", created, *(["else:", *changed] if changed else [])])
         action = Procedure(steps=tuple(draft.steps), body=body, returns=((entity.variable, record),))
-        return self._tool(draft, action, create_asks(entity, label, references, plain))
+        return self.finished(draft, action, create_asks(entity, label, references, plain))
 
     def _delete(self, draft: Draft) -> Tool | None:
-        from agentomnia.seeds.batches import delete_many, is_key_list
-
         if is_key_list(draft.planned):
             return delete_many(self, draft)
         record = self._item(draft)
         if record is None:
             return None
         entity = draft.entity
-        self._leave_out_rest(draft, [a.name for a in draft.planned.call.arguments if a.place != "path"])
+        self._leave_out_rest(draft)
         referring = [
             (other, a) for other in self.model.entities.values() for a in other.attributes if a.target == entity.name
         ]  # fmt: skip
@@ -486,7 +492,7 @@ class ToolBuilder:
                       hint="Delete them, or point them to another one, first.")
             )  # fmt: skip
         action = Procedure(steps=tuple(draft.steps), body=f"delete({record})", returns=((entity.variable, record),), undo=True)
-        return self._tool(draft, action, delete_asks(record, entity))
+        return self.finished(draft, action, delete_asks(record, entity))
 
     def _move(self, draft: Draft) -> Tool | None:
         wanted = wanted_state(draft.entity, draft.planned.verb)
@@ -496,14 +502,14 @@ class ToolBuilder:
         record = self._item(draft)
         if record is None:
             return None
-        self._leave_out_rest(draft, [a.name for a in draft.planned.call.arguments if a.place != "path"])
+        self._leave_out_rest(draft)
         draft.steps.append(wanted.guard(record, draft.entity))
         touch = [f"{record}.{a.name} = {_moment(a)}" for a in draft.entity.attributes if touched(a) and a.name != wanted.field]
         body = "\n".join([f"{record}.{wanted.field} = {wanted.expression}", *touch])
         action = Procedure(
             steps=tuple(draft.steps), body=body, returns=((draft.entity.variable, record),), undo=is_undoing(draft.planned.verb)
         )
-        return self._tool(draft, action, move_asks(record, draft.planned.verb, wanted.spoken))
+        return self.finished(draft, action, move_asks(record, draft.planned.verb, wanted.spoken))
 
 
 @dataclass(frozen=True)

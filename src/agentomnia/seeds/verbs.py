@@ -101,6 +101,11 @@ def is_undoing(verb: str) -> bool:
     return verb in _UNDOING or verb in _OPPOSITES
 
 
+_NOUNS_TOO = frozenset(("log", "open", "record", "issue", "request", "place", "post", "index", "book", "schedule", "head", "view",
+                        "filter", "show", "load", "make", "store", "set", "index", "merge", "star", "hold", "flag", "sign"))  # fmt: skip
+"""Verbs that are nouns as often: alone at the end of a name they are taken for nouns."""
+
+
 def said(name: str) -> Said | None:
     """What the words of a name say.
 
@@ -126,7 +131,9 @@ def _said_words(listed: list[str]) -> Said | None:
     for position, word in enumerate(listed):
         if not _verb_of(word):
             continue
-        noun = _noun(listed[position + 1 :]) or _noun(listed[:position])
+        noun = _noun(listed[position + 1 :])
+        if not noun and word not in _NOUNS_TOO:
+            noun = _noun(listed[:position])
         if noun:
             return _named(word, noun)
     return None

@@ -80,7 +80,7 @@ def meets(expected: Expected, value: Any, symbols: dict[str, str] | None = None)
         case "text":
             return isinstance(value, str) and _folded(value) == _folded(str(expected.value))
         case "created":
-            return (symbols or {}).get(str(expected.value)) == value
+            return bool((symbols or {}).get(str(expected.value)) == value)
         case _:
             return type(value) is type(expected.value) and bool(value == expected.value)
 

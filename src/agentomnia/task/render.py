@@ -38,8 +38,18 @@ def say(value: Any, kind: str, clock: str, unit: str = "") -> str:
     if kind == "object":
         return ""
     if isinstance(value, int | float):
-        return f"{say_number(value)} {unit}".strip()
+        return f"{say_number(value)} {_unit_of(value, unit)}".strip()
     return str(value)
+
+
+_SINGULAR = {"people": "person", "pieces": "piece", "times": "time"}
+
+
+def _unit_of(value: float, unit: str) -> str:
+    """One night, two nights."""
+    if value != 1 or not unit.islower():
+        return unit
+    return _SINGULAR.get(unit, unit.removesuffix("s"))
 
 
 def say_number(value: float) -> str:
@@ -78,7 +88,7 @@ def unsay(text: str, kind: str, clock: str, unit: str = "") -> Any:
     if kind == "list":
         return re.split(r", | and ", text)
     if kind in ("integer", "number"):
-        number = text.removesuffix(unit).strip() if unit else text
+        number = text.removesuffix(unit).removesuffix(_unit_of(1, unit)).strip() if unit else text
         try:
             return int(number) if kind == "integer" else float(number)
         except ValueError:

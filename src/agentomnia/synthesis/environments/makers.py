@@ -24,9 +24,9 @@ _FIRST = (
 ).split()
 _LAST = (
     "Abebe Adeyemi Alvarez Andersen Becker Bianchi Castro Cohen Costa Dubois Eriksen Farouk Fischer Fontaine Garcia "
-    "Haddad Hoffman Ibrahim Ito Jensen Kaur Kim Kowalski Kumar Larsen Lindgren Lopez Marino Mbeki Meyer Moreau Nakamura "
-    "Novak Okafor Olsen Ortega Patel Pereira Petrov Rahman Reyes Romano Rossi Santos Schmidt Silva Sorensen Tanaka "
-    "Thompson Vargas Weber Yilmaz Zhang"
+    "Haddad Hoffman Ibrahim Ito Jensen Kaur Kim Kowalski Kumar Larsen Lindgren Lopez Marino Mbeki Meyer Moreau "
+    "Nakamura Novak Okafor Olsen Ortega Patel Pereira Petrov Rahman Reyes Romano Rossi Santos Schmidt Silva "
+    "Sorensen Tanaka Thompson Vargas Weber Yilmaz Zhang"
 ).split()
 _CITIES = (
     "Aarhus Antwerp Bergen Bilbao Bologna Brno Cork Dresden Eindhoven Faro Ghent Graz Haifa Izmir Kaunas Leipzig Lille "
@@ -46,7 +46,7 @@ _COMPANY_HEADS = (
     "Riverside|Saffron|Sierra|Silver Birch|Solstice|Summit|Tidewater|Vantage|Willow"
 ).split("|")
 _COMPANY_TAILS = "Group Works Partners Systems Trading Supply Studio Logistics Foods Labs Services Holdings".split()
-_WORDS = "amber birch cedar delta ember flint grove heath inlet jade kelp lumen moss north opal pine quill reed sage tide".split()
+_WORDS = "amber birch cedar delta ember flint grove heath inlet jade kelp lumen moss north opal pine quill reed".split()
 
 Context = str
 """The clock of the environment, `YYYY-MM-DDTHH:MM`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from agentomnia.environment.program import Program
 from agentomnia.environment.state import State
@@ -35,15 +36,13 @@ def leaks(task: Task, private: PrivateTask, program: Program, state: State) -> I
     for key in sorted(keys & tokens):
         yield f"names the identifier {key}"
     for name, value in private.answer.items():
-        spoken = str(value)
-        if (
-            len(spoken) > 3
-            and not _said_otherwise(spoken, private)
-            and re.search(rf"\b{re.escape(spoken)}\b", task.query)
-        ):
+        if _gives_away(value, private, task.query):
             yield f"gives the answer {name}"
 
 
-def _said_otherwise(answer: str, private: PrivateTask) -> bool:
-    """Whether the query says the same words for another reason, such as a value to set."""
-    return any(answer in mention for mention in private.mentions)
+def _gives_away(answer: Any, private: PrivateTask, query: str) -> bool:
+    """Whether the query says the answer; a number that it says for another reason (a value to set) does not count."""
+    spoken = str(answer)
+    if len(spoken) <= 3 or not re.search(rf"\b{re.escape(spoken)}\b", query):
+        return False
+    return isinstance(answer, str) or not any(spoken in mention for mention in private.mentions)

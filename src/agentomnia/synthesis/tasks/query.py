@@ -180,8 +180,15 @@ def _field_words(spec: EnvironmentSpec, parameter: Parameter) -> str:
     return (attribute.name if attribute else parameter.name).replace("_", " ")
 
 
+_COUNTED_ONE = re.compile(
+    r"(?<![\d.,])1 (nights|times|portions|minutes|hours|days|weeks|months|copies|pieces|items|units|stars|seats|people|"
+    r"guests|replicas|points|tickets|bottles|boxes)\b"
+)
+
+
 def _tidy(text: str) -> str:
     text = re.sub(r"\s+", " ", text).replace(" ,", ",").replace("..", ".").replace(".”.", ".”")
+    text = _COUNTED_ONE.sub(lambda m: "1 " + ("person" if m.group(1) == "people" else m.group(1)[:-1]), text)
     text = re.sub(r'"([^"]*)"', r"“\1”", text)
     text = re.sub(r"\b(\w+) \1\b", r"\1", text)  # a unit that the card says once more
     text = re.sub(rf"\bat ({'|'.join(WEEKDAYS)})\b", r"on \1", text)

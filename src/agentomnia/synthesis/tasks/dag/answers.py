@@ -7,7 +7,7 @@ never identifiers; yes-or-no questions are left out, since guessing would earn t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentomnia.environment.spec import (
@@ -34,7 +34,7 @@ class Question:
 
     words: str
     """Goes after "tell me"."""
-    field: AnswerField
+    answer: AnswerField
     expected: Expected
     mentions: tuple[str, ...]
 
@@ -56,54 +56,79 @@ def ask_count(grounder: Grounder, tool: Tool) -> Question | None:
     index = grounder.add_call(tool.name, values, sources, answer["data"])
     grounder.plan.think("AGGREGATE", "count what is left", [f"call:{index}"])
     name = f"number_of_{entity.plural}"
-    field = AnswerField(name=name, description=f"{words[0].upper()}{words[1:]}, as a whole number", type="number")
+    wanted = AnswerField(name=name, description=f"{words[0].upper()}{words[1:]}, as a whole number", type="number")
     texts = tuple(s.text for s in sources.values() if s.text)
-    return Question(words, field, Expected(value=answer["data"]["total"], comparison="number"), texts)
+    return Question(words, wanted, Expected(value=answer["data"]["total"], comparison="number"), texts)
+
+
+@dataclass
+class _CountPhrase:
+    """What to count, as it is put together: `how many FRONT nouns AFTER OWNER`."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    front: str = ""
+    kinds: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    owner: str = "there are"
+
+    def words(self, entity: Entity) -> str:
+        kinds = [f"with {' and '.join(self.kinds)}"] if self.kinds else []
+        return " ".join(["how many", self.front, plural_of(entity.noun), *kinds, *self.after, self.owner]).replace(
+            "  ", " "
+        )
 
 
 def _count_filter(
     grounder: Grounder, tool: Tool, entity: Entity
 ) -> tuple[dict[str, Any], dict[str, Source], str] | None:
-    """One state or kind to count by, and perhaps one record they belong to."""
+    """One or two states or kinds to count by, and perhaps one record they belong to."""
     assert isinstance(tool.action, Search)
     filters = {f.parameter: f.field for f in tool.action.filters if f.op == "equals"}
-    values: dict[str, Any] = {}
-    sources: dict[str, Source] = {}
-    front, after, owner = "", "", "there are"
+    phrase = _CountPhrase()
     for parameter in tool.parameters:
-        if parameter.name not in filters:
-            if parameter.required:
-                return None
-            continue
-        attribute = _attribute(entity, filters[parameter.name])
-        if attribute is None:
-            return None
-        if attribute.type == "enum" and not front and (parameter.required or grounder.rng.random() < 0.7):
-            value = grounder.rng.choice(attribute.choices)
-            words = say_choice(value)
-            lifecycle = entity.lifecycle is not None and entity.lifecycle.field == attribute.name
-            front = f"{words} " if lifecycle and " " not in words else front
-            after += "" if front else f" with {attribute.name.replace('_', ' ')} {words}"
-            values[parameter.name], sources[parameter.name] = value, Source(origin="query", text=words)
-        elif attribute.target is not None and (
-            _wants_owner(grounder, attribute, parameter) or grounder.rng.random() < 0.3
-        ):
-            located = _some_located(grounder, attribute.target)
-            if located is None:
-                if parameter.required:
-                    return None
-                continue
-            key, source, phrase = located
-            values[parameter.name], sources[parameter.name] = key, source
-            owner, after = (
-                ("I have", after) if phrase == "me" else (owner, f"{after} {_belonging(grounder, attribute, phrase)}")
-            )
-        elif parameter.required:
+        attribute = _attribute(entity, filters[parameter.name]) if parameter.name in filters else None
+        given = attribute is not None and (
+            _count_by_kind(grounder, phrase, entity, parameter, attribute)
+            if attribute.type == "enum"
+            else _count_by_record(grounder, phrase, parameter, attribute)
+        )
+        if parameter.required and not given:
             return None
     owned = grounder.spec.speaker in {a.target for a in entity.attributes if a.target is not None}
-    if not values or (owned and grounder.describer.speaker is not None and owner != "I have"):
+    if not phrase.values or (owned and grounder.describer.speaker is not None and phrase.owner != "I have"):
         return None
-    return values, sources, f"how many {front}{plural_of(entity.noun)}{after} {owner}"
+    return phrase.values, phrase.sources, phrase.words(entity)
+
+
+def _count_by_kind(
+    grounder: Grounder, phrase: _CountPhrase, entity: Entity, parameter: Parameter, attribute: Attribute
+) -> bool:
+    if len(phrase.kinds) + bool(phrase.front) > 1 or not (parameter.required or grounder.rng.random() < 0.6):
+        return False
+    value = grounder.rng.choice(attribute.choices)
+    words = say_choice(value)
+    if entity.lifecycle is not None and entity.lifecycle.field == attribute.name and " " not in words:
+        phrase.front = words
+    else:
+        phrase.kinds.append(f"{attribute.name.replace('_', ' ')} {words}")
+    phrase.values[parameter.name], phrase.sources[parameter.name] = value, Source(origin="query", text=words)
+    return True
+
+
+def _count_by_record(grounder: Grounder, phrase: _CountPhrase, parameter: Parameter, attribute: Attribute) -> bool:
+    if attribute.target is None or not (_wants_owner(grounder, attribute, parameter) or grounder.rng.random() < 0.3):
+        return False
+    located = _some_located(grounder, attribute.target)
+    if located is None:
+        return False
+    key, source, named = located
+    phrase.values[parameter.name], phrase.sources[parameter.name] = key, source
+    if named == "me":
+        phrase.owner = "I have"
+    else:
+        phrase.after.append(_belonging(grounder, attribute, named))
+    return True
 
 
 def _belonging(grounder: Grounder, attribute: Attribute, phrase: str) -> str:
@@ -176,13 +201,18 @@ def ask_field(grounder: Grounder, tool: Tool, prefer: set[tuple[str, str]]) -> Q
 def _field_answer(attribute: Attribute, what: str, value: Any) -> tuple[AnswerField, Expected]:
     kind: Literal["number", "string"] = "number" if attribute.type in ("number", "integer") else "string"
     form = {"date": ", as YYYY-MM-DD", "datetime": ", as YYYY-MM-DDTHH:MM"}.get(attribute.type, "")
-    field = AnswerField(name=attribute.name, description=f"The {what} at the end{form}", type=kind)
-    return field, Expected(value=value, comparison="number" if kind == "number" else "text")
+    wanted = AnswerField(name=attribute.name, description=f"The {what} at the end{form}", type=kind)
+    return wanted, Expected(value=value, comparison="number" if kind == "number" else "text")
+
+
+_NO_NOUN_ENDINGS = frozenset(
+    "at on by in from to until of starts ends opens closes begins start end required allowed needed".split()
+)
 
 
 def _askable(attribute: Attribute) -> bool:
     """Fields whose name reads as a noun; `opens at` does not."""
-    if attribute.name.rsplit("_", 1)[-1] in ("at", "on", "by", "in", "from", "to", "until", "of"):
+    if attribute.name.rsplit("_", 1)[-1] in _NO_NOUN_ENDINGS:
         return False
     return attribute.type in ("number", "integer", "date", "datetime", "enum")
 
@@ -218,12 +248,12 @@ def _ask_largest(grounder: Grounder, tool: Tool, entity: Entity, group: str) -> 
     index = grounder.add_call(tool.name, {"group_by": group}, {"group_by": source}, answer["data"])
     grounder.plan.think("LOGIC", "the group with the largest count", [f"call:{index}"])
     words = f"which {what} is the most common among the {plural_of(entity.noun)}"
-    field = AnswerField(
+    wanted = AnswerField(
         name=f"most_common_{group}",
         description=f"The {what} with the most {plural_of(entity.noun)}",
         type="string",
     )
-    return Question(words, field, Expected(value=ranked[0]["group"], comparison="text"), (what,))
+    return Question(words, wanted, Expected(value=ranked[0]["group"], comparison="text"), (what,))
 
 
 def _ask_total(grounder: Grounder, tool: Tool, entity: Entity, metric: str) -> Question | None:
@@ -252,10 +282,10 @@ def _ask_total(grounder: Grounder, tool: Tool, entity: Entity, metric: str) -> Q
     nouns = plural_of(entity.noun)
     kind = f"{nouns} with {status.replace('_', ' ')} {front}" if status and " " in front else f"{front} {nouns}".strip()
     words = f"the total {what} of all {kind}"
-    field = AnswerField(name=f"total_{metric}", description=f"The total {what} of all {kind}{unit}", type="number")
+    wanted = AnswerField(name=f"total_{metric}", description=f"The total {what} of all {kind}{unit}", type="number")
     return Question(
         words,
-        field,
+        wanted,
         Expected(value=total, comparison="number"),
         tuple(s.text for s in sources.values() if s.origin == "query" and s.text),
     )
@@ -278,6 +308,7 @@ _NOT_ADDED_UP = frozenset(
 
 def _additive(entity: Entity, name: str) -> bool:
     """Amounts and counts can be added up; hours of the day, levels and years cannot."""
-    if entity.lifecycle is None and not any(a.target for a in entity.attributes):
+    dated = any(a.type in ("date", "datetime") and not a.nullable for a in entity.attributes)
+    if entity.lifecycle is None and not dated:
         return False  # nobody adds up a catalogue
     return not _NOT_ADDED_UP & set(name.split("_")) and entity.attribute(name).unit not in ("hour", "%", "percent")

@@ -165,9 +165,12 @@ class Describer:
 
 
 _ROLE_WORDS = {
-    "stylist": "with", "doctor": "with", "host": "hosted by", "author": "by", "owner": "of", "assignee": "assigned to",
-    "supplier": "from", "vendor": "from", "sender": "from", "location": "at", "place": "at", "site": "at", "room": "in",
-    "warehouse": "at", "branch": "at", "restaurant": "from", "store": "at", "hotel": "at", "folder": "in", "queue": "in",
+    "stylist": "with", "doctor": "with", "host": "hosted by", "author": "by", "owner": "of",
+    "assignee": "assigned to",
+    "supplier": "from", "vendor": "from", "sender": "from", "location": "at", "place": "at", "site": "at",
+    "room": "in",
+    "warehouse": "at", "branch": "at", "restaurant": "from", "store": "at", "hotel": "at", "folder": "in",
+    "queue": "in",
     "project": "in", "board": "in", "approver": "awaiting", "requester": "of", "created_by": "by",
     "organizer": "organised by",
     "interviewer": "with", "technician": "with", "adjuster": "handled by", "carrier": "with", "provider": "with",

@@ -269,7 +269,7 @@ class _Generation:
         names = ["answer"] if len(questions) == 1 else [f"answer_{i + 1}" for i in range(len(questions))]
         answer = {n: q.expected.value for n, q in zip(names, questions)}
         fields = tuple(
-            AnswerField(name=n, description=q.field.description, type=q.field.type) for n, q in zip(names, questions)
+            AnswerField(name=n, description=q.answer.description, type=q.answer.type) for n, q in zip(names, questions)
         )
         changes = criterion_changes(self.spec, self.site.state, grounder.instance.live_state)
         if not changes and not questions:
