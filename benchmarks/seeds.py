@@ -129,7 +129,10 @@ def main() -> None:
     candidates, drawn, providers = draw(arguments.folder, arguments.files, arguments.seed)
     names = [str(p.relative_to(arguments.folder)) for p in candidates]
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
-        outcomes = list(pool.map(judge, candidates, names))
+        outcomes = []
+        for outcome in pool.map(judge, candidates, names):
+            outcomes.append(outcome)
+            print(f"{len(outcomes)}/{len(names)} {outcome.verdict} {outcome.file}", file=sys.stderr, flush=True)
     verdicts = Counter(o.verdict for o in outcomes)
     print(table(outcomes))
     print(

@@ -93,7 +93,7 @@ def _links(plan: Plan) -> dict[str, set[str]]:
         for target in targets - {variable, None}:
             if target in links:
                 links[variable].add(target)
-                links[target].add(variable)  # type: ignore[arg-type]
+                links[target].add(variable)
     return links
 
 

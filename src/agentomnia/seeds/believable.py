@@ -108,7 +108,7 @@ def stored_as(name: str, shape: Shape) -> Stored:
         }  # fmt: skip
         return Stored("list", kinds.get(inner, "string"))
     if shape.kind in ("integer", "number", "boolean", "object"):
-        return Stored(shape.kind)  # type: ignore[arg-type]
+        return Stored(shape.kind)
     if choices_of(shape):
         return Stored("enum")
     if shape.format in ("date", "date-time"):

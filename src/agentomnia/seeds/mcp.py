@@ -188,7 +188,7 @@ def _demands(planned: Planned, name: str) -> bool:
 def _leave_out_contents(operations: list[Planned], report: Report) -> None:
     """A list that must be told one record lists what is inside it, which the file does not describe."""
     keys = {p.key for p in operations if p.deed in ("get", "delete", "update") and p.key}
-    keys |= {key_argument(p.call, p.resource) for p in operations if p.deed == "save"}
+    keys |= {k for p in operations if p.deed == "save" and (k := key_argument(p.call, p.resource))}
     named = {a.name for p in operations if p.deed == "create" for a in p.call.arguments}
     keys |= {n for n in named if snake(n) in ("path", "name", "id", "key", "uri")}
     for planned in [p for p in operations if p.deed == "list"]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from agentomnia.environment.spec import Attribute, Entity, Filter, Guard, Let, Lookup, Parameter, Procedure, Search, Tool
 from agentomnia.seeds.batches import batch_items, create_many, delete_many, is_key_list
 from agentomnia.seeds.believable import described, parameter_schema
+from agentomnia.seeds.call import Argument
 from agentomnia.seeds.entities import Model, starts_now, taken_fields, touched
 from agentomnia.seeds.filters import LIMIT_SCHEMA, Matched, is_limit, match_filters, tells_how
 from agentomnia.seeds.naming import free_name, plural, sentence, snake, spoken, usable
@@ -233,7 +234,8 @@ class ToolBuilder:
         filters += matched
         needed = next((a for a in unmatched if not tells_how(a)), None)
         if needed is not None:
-            return self._refused(draft, f"it depends on {needed.name!r}, which matches no field")
+            self._refused(draft, f"it depends on {needed.name!r}, which matches no field")
+            return None
         draft.parameters += [m.parameter for m in filters]
         for argument in unmatched:
             self.report.leave_out(planned.call.label, "it matches no field", argument.name)
@@ -243,7 +245,7 @@ class ToolBuilder:
             return self.finished(draft, self._listing(draft, conditions, filters))
         return self.finished(draft, Search(entity=entity.name, filters=tuple(m.filter for m in filters)))
 
-    def _filter_arguments(self, planned: Planned, parent: tuple[str, str] | None) -> list:  # type: ignore[type-arg]
+    def _filter_arguments(self, planned: Planned, parent: tuple[str, str] | None) -> list[Argument]:
         taken = {*(n for n, _ in planned.parents), *planned.context}
         own = {a.name: a for a in planned.call.arguments if a.name not in taken and a.place != "path"}
         return list(own.values())

@@ -12,6 +12,7 @@ leakage        the query names no tool, no parameter key, no identifier, no answ
 mentions       the query says every phrase that stands for a record or a value
 evidence       each difficulty label has measures past its threshold
 frame          the reference changes exactly what the criterion wants
+dag            the augmented DAG has no circle, names only its nodes, and agrees with the order of the calls
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+
+import networkx as nx
 
 from agentomnia.environment.instance import Instance
 from agentomnia.environment.program import Program
@@ -39,7 +42,7 @@ from agentomnia.task.task import PrivateTask, ReferenceCall, Source, Task
 
 TASK_CHECKS = (
     "reference", "null", "random", "omission", "alteration", "unrelated", "reordered", "derivable", "leakage",
-    "mentions", "evidence", "frame",
+    "mentions", "evidence", "frame", "dag",
 )  # fmt: skip
 APOLOGY = "I am sorry, but I cannot help with that."
 _RANDOM_CALLERS = 3
@@ -75,7 +78,7 @@ def verify_task(subject: Evaluated) -> list[TaskFinding]:
     checks = {
         "reference": _reference, "null": _null, "random": _random, "omission": _omission, "alteration": _alteration,
         "unrelated": _unrelated, "reordered": _reordered, "derivable": _derivable, "leakage": _leakage,
-        "mentions": _mentions, "evidence": _evidence, "frame": _frame,
+        "mentions": _mentions, "evidence": _evidence, "frame": _frame, "dag": _dag,
     }  # fmt: skip
     found = []
     for name in TASK_CHECKS:
@@ -382,6 +385,27 @@ def _below_threshold(threshold: str, measures: dict[str, float]) -> str | None:
         holds.append(measures.get(name, 0.0) >= float(bound))
     met = any(holds) if joined == " or " else all(holds)
     return None if met else f"{threshold} does not hold for {measures}"
+
+
+def _dag(subject: Evaluated) -> Iterator[str]:
+    private = subject.private
+    graph = nx.DiGraph()
+    graph.add_nodes_from(f"call:{i}" for i in range(len(private.calls)))
+    graph.add_nodes_from(node.id for node in private.dag.virtual)
+    known = set(graph)
+    for earlier, later in private.dag.edges:
+        if earlier not in known or later not in known:
+            yield f"edge {earlier} → {later} names no node"
+            return
+    graph.add_edges_from(private.dag.edges)
+    graph.add_edges_from((f"call:{e}", f"call:{i}") for i, call in enumerate(private.calls) for e in call.after)
+    if not nx.is_directed_acyclic_graph(graph):
+        yield "the augmented DAG has a circle"
+        return
+    reach = {n: nx.descendants(graph, n) for n in graph if n.startswith("call:")}
+    for index in range(len(private.calls)):
+        if any(f"call:{i}" in reach[f"call:{index}"] for i in range(index)):
+            yield f"call {index} comes after one that depends on it"
 
 
 def _frame(subject: Evaluated) -> Iterator[str]:

@@ -88,6 +88,8 @@ class _Generation:
         self.profile = profile
         self.rng = rng
         self.speaker = self._draw_speaker()
+        self.validated: dict[tuple[str, str], str] = {}
+        """VALIDATE nodes by the record they looked at."""
 
     def _draw_speaker(self) -> str | None:
         if self.spec.speaker is None:
@@ -172,7 +174,8 @@ class _Generation:
             source = grounder.plan.known[(tool.action.entity, key)]
             answer = grounder.instance.call(name, {parameter: key})
             index = grounder.add_call(name, {parameter: key}, {parameter: source}, answer["data"])
-            grounder.plan.think("VALIDATE", "the record allows what is asked", [f"call:{index}"])
+            checked = grounder.plan.think("VALIDATE", "the record allows what is asked", [f"call:{index}"])
+            self.validated.setdefault((tool.action.entity, key), checked)
 
     def _perform(
         self,
@@ -200,6 +203,8 @@ class _Generation:
         if not answer["ok"]:
             return "a goal fails after the readers ran"
         index = grounder.add_call(goal.tool.name, goal.arguments, sources, answer["data"])
+        checks = [self.validated[place] for place in self._named(goal) if place in self.validated]
+        grounder.plan.edges += [(check, f"call:{index}") for check in checks]
         self._order_after_conflicts(grounder, goal, index, goals[:number])
         return self._show_created(grounder, goal, index, answer["data"])
 
