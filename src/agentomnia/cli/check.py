@@ -86,13 +86,10 @@ def evaluate(
         endpoint = ModelEndpoint(model=model, base_url=base_url, api_key_env=api_key_env, temperature=temperature)
     folder = name or agent
     with Run(out or path) as run:
-        settings = {
-            "agent": agent,
-            "model": model or "",
-            "base_url": base_url or "",
-            "temperature": temperature,
-            "seed": seed,
-        }
+        run.require("tasks", "omnia synth tasks")
+        settings: dict[str, object] = {"agent": agent, "seed": seed}
+        if endpoint is not None:
+            settings |= {"model": endpoint.model, "base_url": endpoint.base_url, "temperature": temperature}
         run.configure(f"evaluation-{folder}", settings)
         summary = run_evaluation(run, agent, seed=seed, jobs=jobs, endpoint=endpoint, name=folder)
         run.write_manifest()

@@ -34,7 +34,7 @@ def environments(
     """Make, correct and verify environments from domain cards or from seed files."""
     from time import perf_counter
 
-    from agentomnia.runs.environments import card_items, file_items, make_environments
+    from agentomnia.runs.environments import card_items, environment_settings, file_items, make_environments
     from agentomnia.runs.run import Run
     from agentomnia.synthesis.environments.author import BuiltinAuthor
 
@@ -42,12 +42,7 @@ def environments(
     files = from_file or []
     domains = domain if domain is not None else ([] if files else list(BuiltinAuthor().domains))
     with Run(out) as run:
-        settings = {
-            "domains": domains,
-            "files": [f.name for f in files],
-            "per_domain": per_domain,
-            "seed": seed,
-        }
+        settings = environment_settings(domains, files, per_domain, seed)
         run.configure("environments", settings)
         report = make_environments(run, [*card_items(domains, per_domain, seed), *file_items(files, seed)], jobs)
         run.write_manifest()
@@ -72,6 +67,7 @@ def tasks(
 
     started = perf_counter()
     with Run(out) as run:
+        run.require("environments", "omnia synth environments")
         run.configure("tasks", {"per_environment": per_environment, "seed": seed})
         report = make_tasks(run, per_environment, seed, jobs)
         run.write_manifest()
@@ -88,6 +84,7 @@ def trajectories(out: Out = DEFAULT_OUT, seed: Seed = 0, jobs: Jobs = DEFAULT_JO
 
     started = perf_counter()
     with Run(out) as run:
+        run.require("tasks", "omnia synth tasks")
         run.configure("trajectories", {"agent": "scripted", "seed": seed})
         report = make_references(run, jobs)
         run.write_manifest()

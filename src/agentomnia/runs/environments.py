@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from agentomnia.environment.replay import ReplayProcess
-from agentomnia.errors import OmniaError
+from agentomnia.errors import OmniaError, SeedError
 from agentomnia.runs.parallel import in_order, progress
 from agentomnia.runs.run import Run, StageReport
 from agentomnia.synthesis.environments.author import BuiltinAuthor, Draft, VerifiedEnvironment, verify_draft
@@ -51,6 +53,21 @@ def card_items(domains: Sequence[int], per_domain: int, seed: int) -> list[Envir
 def file_items(files: Sequence[Path], seed: int) -> list[EnvironmentItem]:
     """Items for seed files, in the order given."""
     return [EnvironmentItem(name=f"file/{f.name}", seed=f"{seed}/{f.name}", file=f) for f in files]
+
+
+def environment_settings(domains: Sequence[int], files: Sequence[Path], per_domain: int, seed: int) -> dict[str, Any]:
+    """The resolved settings of the stage; a file counts by its contents.
+
+    Raises:
+        SeedError: a file cannot be read.
+    """
+    named = []
+    for file in files:
+        try:
+            named.append(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}")
+        except OSError as error:
+            raise SeedError(f"{file}: {error.strerror}; is the path right?") from None
+    return {"domains": list(domains), "files": named, "per_domain": per_domain, "seed": seed}
 
 
 def make_environments(run: Run, items: Sequence[EnvironmentItem], jobs: int) -> StageReport:

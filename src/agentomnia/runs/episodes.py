@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -152,17 +153,21 @@ def evaluate(
     jobs: int,
     endpoint: ModelEndpoint | None = None,
     name: str | None = None,
+    most: int | None = None,
+    ledger: bool = True,
 ) -> Summary:
-    """Run an agent over every task of a run and summarise.
+    """Run an agent over every task of a run, or the first `most`, and summarise.
 
-    Results go to `evaluations/NAME/results.jsonl`, the summary beside them.
+    Results go to `evaluations/NAME/results.jsonl`, the summary beside them; model calls to `ledger.sqlite` unless
+    `ledger` is off.
     """
     folder = f"evaluations/{name or agent}"
     results = f"{folder}/results.jsonl"
     stage = run.stage(f"evaluation {name or agent}", (results,))
-    ledger = run.path / "ledger.sqlite" if endpoint is not None else None
+    ledger_path = run.path / "ledger.sqlite" if endpoint is not None and ledger else None
     items = [
-        EpisodeItem(run.path / "environments", t, p, agent, seed, endpoint, ledger) for t, p in read_tasks(run.path)
+        EpisodeItem(run.path / "environments", t, p, agent, seed, endpoint, ledger_path)
+        for t, p in islice(read_tasks(run.path), most)
     ]
     left = [i for i in items if i.task.id not in stage.done]
     if left and run.finished(stage.name) is None:

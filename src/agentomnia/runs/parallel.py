@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import cache
 from typing import TypeVar
 
 from agentomnia.errors import InfrastructureError
@@ -28,22 +29,27 @@ def in_order(work: Callable[[Item], Result], items: Sequence[Item], jobs: int) -
     if jobs <= 1 or len(items) <= 1:
         yield from map(work, items)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting: list[Future[Result]] = []
-        left = iter(items)
-        try:
-            for item in left:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) >= jobs * _AHEAD:
-                    yield waiting.pop(0).result()
-            while waiting:
+    pool = _pool(jobs)
+    waiting: list[Future[Result]] = []
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) >= jobs * _AHEAD:
                 yield waiting.pop(0).result()
-        except BrokenProcessPool as error:
-            raise InfrastructureError("a worker process died; start the same command again to go on") from error
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.pop(0).result()
+    except BrokenProcessPool as error:
+        _pool.cache_clear()
+        raise InfrastructureError("a worker process died; start the same command again to go on") from error
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+@cache
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    """One pool for the life of this process: stages follow each other, and starting workers costs seconds."""
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
 
 
 @contextmanager

@@ -129,6 +129,15 @@ class Run:
                 return StageReport(entry["kept"], dict(entry["rejected"]))
         return None
 
+    def require(self, stage: str, command: str) -> None:
+        """Refuse to go on before an earlier stage has finished.
+
+        Raises:
+            RunError: it has not; names the command that does it.
+        """
+        if self.finished(stage) is None:
+            raise RunError(f"{self.path} has no finished {stage} yet; first run: {command} --out {self.path}")
+
     def commit(self, entry: dict[str, Any]) -> None:
         """Append one line to the journal: from here on it happened."""
         with (self.path / "journal.jsonl").open("a", encoding="utf-8") as file:
@@ -148,7 +157,7 @@ class Run:
         files = {}
         for file in sorted(self.path.rglob("*")):
             name = file.relative_to(self.path).as_posix()
-            if file.is_file() and name != "manifest.json" and not file.name.startswith("."):
+            if file.is_file() and name not in ("manifest.json", "ledger.sqlite") and not file.name.startswith("."):
                 files[name] = hashlib.sha256(file.read_bytes()).hexdigest()
         manifest = {"version": VERSION, "stages": stages, "files": files}
         write_text(self.path / "manifest.json", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")

@@ -39,8 +39,6 @@ class Call:
     method: str = ""
     """HTTP method in lower case; empty for a tool."""
     path: str = ""
-    says_conflict: bool = False
-    """Whether the file says that the call can be refused as a conflict."""
 
     reads_only: bool | None = None
     """What the file says of whether the call changes anything; `None` when it says nothing."""

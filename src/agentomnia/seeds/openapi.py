@@ -108,7 +108,6 @@ def _call(
         answer=_answer(document, shapes, operation),
         method=method,
         path=path,
-        says_conflict="409" in mapping(operation.get("responses")),
     )
 
 

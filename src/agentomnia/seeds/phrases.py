@@ -6,7 +6,7 @@ A place for a record is the name that the procedure binds it to; a person never 
 from __future__ import annotations
 
 from agentomnia.environment.spec import Attribute, Entity, Parameter
-from agentomnia.seeds.naming import article, listed, spoken
+from agentomnia.seeds.naming import article, listed, singular, spoken
 
 _LABELS = frozenset(("name", "title", "display_name", "full_name", "username", "user_name", "login", "label", "path"))
 
@@ -23,17 +23,23 @@ def create_asks(entity: Entity, label: str | None, references: list[tuple[str, s
     tails = []
     if label is not None:
         tails.append(f"named {{{label}}}" if label in _LABELS else f"with the {spoken(label)} {{{label}}}")
-    tails += [f"for {noun} {{{place}}}" if i else f"for {{{place}}}" for i, (place, noun) in enumerate(references)]
-    others = [with_value(p.name, f"{{{p.name}}}", p.json_schema.get("type") == "boolean") for p in values]
+    if references:
+        tails.append("for " + listed(f"the {noun} {{{place}}}" if i else f"{{{place}}}" for i, (place, noun) in enumerate(references)))
+    dated = [p for p in values if p.name.endswith(("_on", "_at", "_until", "_from")) and "format" in p.json_schema]
+    others = [with_value(p.name, f"{{{p.name}}}", p.json_schema.get("type")) for p in values if p not in dated]
     if others:
         tails.append("with " + listed(others))
+    tails += [f"{spoken(p.name)} {{{p.name}}}" for p in dated]
     kinds = (f"create a new {entity.noun}", f"set up {article(entity.noun)}")
     return tuple(" ".join([kind, *tails]) for kind in kinds)
 
 
-def with_value(name: str, value: str, flag: bool = False) -> str:
-    """`the price 12`, or `gift wrap set to true` for a flag."""
-    return f"{spoken(name)} set to {value}" if flag else f"{spoken(name)} {value}"
+def with_value(name: str, value: str, kind: object = "string") -> str:
+    """`price 12`, `12 shelves` for a number of things, `gift wrap set to true` for a flag."""
+    if kind == "boolean":
+        return f"{spoken(name)} set to {value}"
+    counted = kind == "integer" and name != singular(name) and "_" not in name
+    return f"{value} {spoken(name)}" if counted else f"{spoken(name)} {value}"
 
 
 def update_asks(record: str, required: list[Parameter]) -> tuple[str, ...]:
@@ -51,12 +57,12 @@ def create_phrase(attribute: Attribute) -> str:
     """How an optional value of a new record is mentioned."""
     if attribute.type == "text":
         return f'with the {spoken(attribute.name)} "{{value}}"'
-    return "with " + with_value(spoken(attribute.name), "{value}", attribute.type == "boolean")
+    return "with " + with_value(attribute.name, "{value}", attribute.type)
 
 
 def update_phrase(attribute: Attribute) -> str:
     """How one of several new values is mentioned."""
-    return f"setting its {spoken(attribute.name.removesuffix('_id'))} to {{value}}"
+    return f"setting the {spoken(attribute.name.removesuffix('_id'))} to {{value}}"
 
 
 def delete_asks(record: str, entity: Entity) -> tuple[str, ...]:

@@ -213,7 +213,8 @@ class RouteReader:
             return self._made(call, route, index, "move", verb)
         if call.method in ("put", "patch", "post") and call.placed("body"):
             return self._made(call, route, index, "update", "set")
-        return None
+        # a verb that is not known moves the record where one of its states is called after it
+        return self._made(call, route, index, "move", verb) if call.method in ("put", "post") else None
 
     def _by_name(self, call: Call) -> Planned | None:
         """What the operation's own name says, for paths that say nothing."""

@@ -78,12 +78,20 @@ class Said:
 
 def deed_of(verb: str) -> Deed | None:
     """What a verb does to a record, where it is one that is known."""
-    return _DEEDS.get(verb) or ("move" if states_of(verb) else None)
+    return _DEEDS.get(verb) or ("move" if is_move(verb) else None)
 
 
 def states_of(verb: str) -> tuple[str, ...]:
-    """Names of the states that a verb leads to."""
-    return _STATES.get(verb, ())
+    """Names of the states that a verb leads to; of a verb that is not known, its past participle."""
+    return _STATES.get(verb) or _participles(verb)
+
+
+def _participles(verb: str) -> tuple[str, ...]:
+    if len(verb) < 3:
+        return ()
+    if verb.endswith("e"):
+        return (f"{verb}d",)
+    return (f"{verb[:-1]}ied",) if verb.endswith("y") else (f"{verb}ed", f"{verb}{verb[-1]}ed")
 
 
 def opposite_of(verb: str) -> str | None:

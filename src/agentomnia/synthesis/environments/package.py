@@ -1,8 +1,8 @@
 """An environment on disk: `environments/ID/{environment.py, spec.json, verification.json, tools.jsonl, states/*.json}`.
 
 `spec.json` is the contract; `environment.py` is what it compiles to, kept so that people can read it and other
-tools can run it. A package whose source says something else than its specification is not loaded unless the
-caller trusts it, since that source would run in this process.
+tools can run it. A package whose source says something else than its specification is not loaded: what runs in this
+process is only ever what the compiler wrote.
 """
 
 from __future__ import annotations
@@ -100,16 +100,12 @@ def read_verification(path: Path) -> Verification:
     return Verification.model_validate(_read_json(path))
 
 
-def load_package(path: Path, *, trust: bool = False) -> Package:
+def load_package(path: Path) -> Package:
     """Load an environment package.
-
-    Args:
-        path: its folder.
-        trust: run `environment.py` as it is even where it differs from what `spec.json` compiles to.
 
     Raises:
         InputError: a file is missing or cannot be read.
-        SpecError: the source differs from the specification and is not trusted.
+        SpecError: the source differs from what the specification compiles to.
     """
     spec = read_spec(path / "spec.json")
     compiled = compile_environment(spec)
@@ -117,10 +113,10 @@ def load_package(path: Path, *, trust: bool = False) -> Package:
         source = (path / "environment.py").read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}: environment.py; is this an environment package?") from None
-    if not trust and not _same_program(source, compiled.source):
+    if not _same_program(source, compiled.source):
         raise SpecError(
             f"{path / 'environment.py'} is not what spec.json compiles to, so it could be anything; "
-            "synthesize the environment again, or pass --trust to run the file as it is"
+            "restore the file, or synthesize the environment again"
         )
     return Package(path.name, path, spec, build_program(spec, compiled), dict(compiled.facts))
 
