@@ -29,9 +29,17 @@ def create_asks(entity: Entity, label: str | None, references: list[tuple[str, s
     others = [with_value(p.name, f"{{{p.name}}}", p.json_schema.get("type")) for p in values if p not in dated]
     if others:
         tails.append("with " + listed(others))
-    tails += [f"{spoken(p.name)} {{{p.name}}}" for p in dated]
+    tails += [_dated(p.name) for p in dated]
     kinds = (f"create a new {entity.noun}", f"set up {article(entity.noun)}")
     return tuple(" ".join([kind, *tails]) for kind in kinds)
+
+
+def _dated(name: str) -> str:
+    """`due on 2026-03-09`, `that starts at …`, `with pickup on …`."""
+    stem = name.rpartition("_")[0]
+    if stem == "due" or stem.endswith("ed"):
+        return f"{spoken(name)} {{{name}}}"
+    return f"{'that' if stem.endswith('s') else 'with'} {spoken(name)} {{{name}}}"
 
 
 def with_value(name: str, value: str, kind: object = "string") -> str:

@@ -71,6 +71,7 @@ class QueryWriter:
 
     def _goal_phrase(self, goal: Goal, created: Mapping[tuple[str, str], int], number: int) -> str | None:
         words: dict[str, str] = {}
+        prose: set[str] = set()
         for parameter in goal.tool.parameters:
             if parameter.name not in goal.arguments:
                 continue
@@ -79,16 +80,17 @@ class QueryWriter:
             if said is None:
                 return None
             words[parameter.name] = words[parameter.binds or parameter.name] = said
+            prose |= (
+                {parameter.name} if " " in said and value_kind(self.spec, parameter) in ("text", "string") else set()
+            )
         template = self.rng.choice(goal.tool.ask) if goal.tool.ask else _default_ask(self.spec, goal)
+        template = template.removeprefix("please ")
         extras = [
-            p.phrase.format(value=words[p.name])
+            p.phrase.replace("{value}", f"{{{p.name}}}")
             for p in goal.tool.parameters
             if p.name in words and not p.required and p.phrase and goal.tool.ask and f"{{{p.name}}}" not in template
         ]
-        try:
-            return " ".join([template.format_map(words), *extras])
-        except KeyError:
-            return None
+        return _filled(f"{template} {say_list(extras)}".strip(), words, prose)
 
     def _argument(
         self, parameter: Parameter, value: Any, created: Mapping[tuple[str, str], int], number: int
@@ -180,6 +182,17 @@ def _field_words(spec: EnvironmentSpec, parameter: Parameter) -> str:
     return (attribute.name if attribute else parameter.name).replace("_", " ")
 
 
+def _filled(template: str, words: Mapping[str, str], prose: set[str]) -> str | None:
+    """A template with its words; prose gets quotation marks where the template has none around it."""
+    for name in prose:
+        bare = re.compile(rf'(?<!["“])\{{{name}\}}(?!["”])')
+        template = bare.sub(f"“{{{name}}}”", template)
+    try:
+        return template.format_map(words)
+    except (KeyError, IndexError, ValueError):
+        return None  # the template asks for something the goal does not have
+
+
 _COUNTED_ONE = re.compile(
     r"(?<![\d.,])1 (nights|times|portions|minutes|hours|days|weeks|months|copies|pieces|items|units|stars|seats|people|"
     r"guests|replicas|points|tickets|bottles|boxes)\b"
@@ -190,6 +203,7 @@ def _tidy(text: str) -> str:
     text = re.sub(r"\s+", " ", text).replace(" ,", ",").replace("..", ".").replace(".”.", ".”")
     text = _COUNTED_ONE.sub(lambda m: "1 " + ("person" if m.group(1) == "people" else m.group(1)[:-1]), text)
     text = re.sub(r'"([^"]*)"', r"“\1”", text)
+    text = re.sub(r"\bthe ([a-z]+(?: [a-z]+)?) (the|my|that) \1\b", r"\2 \1", text)  # a noun that the card says too
     text = re.sub(r"\b(\w+) \1\b", r"\1", text)  # a unit that the card says once more
     text = re.sub(rf"\bat ({'|'.join(WEEKDAYS)})\b", r"on \1", text)
     return re.sub(r"([.!?] )([a-z])", lambda m: m.group(1) + m.group(2).upper(), text)

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentomnia.environment.spec import Attribute, Entity, EnvironmentSpec
 from agentomnia.environment.state import State
-from agentomnia.task.render import say, say_choice
+from agentomnia.task.render import say, say_choice, say_list
 
 _MOST_DESCRIPTORS = 4
 
@@ -135,10 +135,12 @@ class Describer:
                 yield Descriptor(attribute.name, value, say(value, attribute.type, self.spec.clock, attribute.unit))
 
     def _phrase(self, entity: Entity, chosen: list[Descriptor]) -> str:
-        front, after, owner = "", [], "the"
+        front, name, after, owner = "", "", [], "the"
         for descriptor in chosen:
             attribute = entity.attribute(descriptor.field)
-            if descriptor.target is not None and self.is_speaker(descriptor.target, str(descriptor.value)):
+            if descriptor.field == entity.label:
+                name = f" “{descriptor.text}”"
+            elif descriptor.target is not None and self.is_speaker(descriptor.target, str(descriptor.value)):
                 owner = "my"
             elif (
                 attribute.type == "enum" and " " not in descriptor.text and not front and _adjective(entity, attribute)
@@ -146,8 +148,10 @@ class Describer:
                 front = f"{descriptor.text} "
             else:
                 after.append(self._clause(attribute, descriptor))
-        tail = " ".join(after)
-        return f"{owner} {front}{entity.noun} {tail}".strip()
+        having = [clause.removeprefix("with ") for clause in after if clause.startswith("with ")]
+        others = [clause for clause in after if not clause.startswith("with ")]
+        tail = " ".join([*others, *([f"with {say_list(having)}"] if having else [])])
+        return f"{owner} {front}{entity.noun}{name} {tail}".strip()
 
     def _clause(self, attribute: Attribute, descriptor: Descriptor) -> str:
         words = attribute.name.removesuffix("_id").replace("_", " ")
