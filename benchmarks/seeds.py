@@ -136,7 +136,8 @@ def main() -> None:
     verdicts = Counter(o.verdict for o in outcomes)
     print(table(outcomes))
     print(
-        f"\n{len(outcomes)} candidates of {providers} providers, drawn from {drawn} files with seed {arguments.seed!r}: "
+        f"\n{len(outcomes)} candidates of {providers} providers, drawn from {drawn} files with seed "
+        f"{arguments.seed!r}: "
         f"{dict(verdicts)}; verified {verdicts['verified'] / len(outcomes):.1%} of candidates, "
         f"{verdicts['verified'] / drawn:.1%} of all files drawn"
     )
@@ -147,9 +148,14 @@ def main() -> None:
         f"{sum(o.unmodelled for o in kept)} of {sum(o.operations for o in kept)} operations left out by the reader"
     )
     if arguments.json is not None:
-        summary = {"seed": arguments.seed, "drawn": drawn, "providers": providers, "outcomes": [asdict(o) for o in outcomes]}
+        summary = {
+            "seed": arguments.seed,
+            "drawn": drawn,
+            "providers": providers,
+            "outcomes": [asdict(o) for o in outcomes],
+        }
         arguments.json.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

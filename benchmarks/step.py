@@ -14,7 +14,6 @@ import argparse
 import copy
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -138,9 +137,7 @@ def spread(base: State, spec: EnvironmentSpec, size: int) -> State:
     return state
 
 
-def cases(
-    program: Program, state: State, entity: Entity, lookup: Tool, write: Tool, search: Tool
-) -> Iterator[Case]:
+def cases(program: Program, state: State, entity: Entity, lookup: Tool, write: Tool, search: Tool) -> Iterator[Case]:
     """The calls to time; writes alternate between different values, so that each one changes something."""
     keys = [Random("keys").choice(list(state[entity.plural])) for _ in range(50)]
     name = lookup.parameters[0].name
@@ -210,7 +207,8 @@ def restore_rows(program: Program, state: State, size: int) -> Iterator[Row]:
     for name, action in actions.items():
         what = f"{name} of {size:,} records"
         times = timed(action, ({},), 1_000)
-        yield Row(name, size, *middle(times), peer_us=None if name == "digest" else copied, target_us=TARGETS_US.get(what))
+        plain_us = None if name == "digest" else copied
+        yield Row(name, size, *middle(times), peer_us=plain_us, target_us=TARGETS_US.get(what))
 
 
 def load_rows(spec: EnvironmentSpec) -> Iterator[Row]:
@@ -279,4 +277,4 @@ def _cell(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+
 from agentomnia.environment.instance import Instance
 from agentomnia.environment.state import state_problems
 from agentomnia.errors import SeedError
@@ -52,7 +53,11 @@ def shop(**changes):
             "tags": {"type": "array", "items": TEXT},
         },
     }  # fmt: skip
-    new_pet = {"type": "object", "required": ["name", "owner_id"], "properties": {k: pet["properties"][k] for k in ("name", "owner_id", "tags")}}
+    new_pet = {
+        "type": "object",
+        "required": ["name", "owner_id"],
+        "properties": {k: pet["properties"][k] for k in ("name", "owner_id", "tags")},
+    }
     reference = {"$ref": "#/components/schemas/Pet"}
     owners = {"$ref": "#/components/schemas/Owner"}
     paths = {
@@ -83,17 +88,26 @@ def shop(**changes):
         },
         "/pets/{petId}": {
             "parameters": [path_parameter("petId")],
-            "get": {"operationId": "getPet", "summary": "Read **one** pet. With more words.", "responses": answer(reference)},
-            "patch": {"operationId": "updatePet", "requestBody": body({"type": "object", "properties": {"name": TEXT, "tags": {"type": "array", "items": TEXT}}}),
+            "get": {"operationId": "getPet", "summary": "Read **one** pet. With more words.",
+            "responses": answer(reference)},
+            "patch": {"operationId": "updatePet", "requestBody": body({"type": "object", "properties": {"name": TEXT,
+            "tags": {"type": "array", "items": TEXT}}}),
                       "responses": answer(reference)},
             "delete": {"operationId": "deletePet", "responses": {"204": {"description": "gone"}}},
         },
-        "/pets/{petId}/archive": {"post": {"operationId": "archivePet", "parameters": [path_parameter("petId")], "responses": answer(reference)}},
-        "/pets/{petId}/groom": {"post": {"operationId": "groomPet", "parameters": [path_parameter("petId")], "responses": answer(reference)}},
+        "/pets/{petId}/archive": {"post": {"operationId": "archivePet", "parameters": [path_parameter("petId")],
+        "responses": answer(reference)}},
+        "/pets/{petId}/groom": {"post": {"operationId": "groomPet", "parameters": [path_parameter("petId")],
+        "responses": answer(reference)}},
     }  # fmt: skip
     paths |= changes.pop("paths", {})
     schemas = {"Owner": owner, "Pet": pet, **changes}
-    return {"openapi": "3.0.3", "info": {"title": "Pet shop", "version": "1"}, "paths": paths, "components": {"schemas": schemas}}
+    return {
+        "openapi": "3.0.3",
+        "info": {"title": "Pet shop", "version": "1"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
 
 
 def read(document):
@@ -226,11 +240,14 @@ def test_reference_cycles_are_cut_and_missing_references_warned_of():
             Self={"allOf": [{"$ref": "#/components/schemas/Self"}, {"type": "object", "properties": {"x": TEXT}}]},
             paths={
                 "/comments": {
-                    "get": {"operationId": "listComments", "responses": answer({"type": "array", "items": {"$ref": "#/components/schemas/Comment"}})},
-                    "post": {"operationId": "createComment", "requestBody": body({"$ref": "#/components/schemas/Comment"}),
+                    "get": {"operationId": "listComments", "responses": answer({"type": "array",
+                    "items": {"$ref": "#/components/schemas/Comment"}})},
+                    "post": {"operationId": "createComment",
+                    "requestBody": body({"$ref": "#/components/schemas/Comment"}),
                              "responses": answer({"$ref": "#/components/schemas/Comment"})},
                 },
-                "/comments/{commentId}": {"get": {"operationId": "getComment", "parameters": [path_parameter("commentId")],
+                "/comments/{commentId}": {"get": {"operationId": "getComment",
+                "parameters": [path_parameter("commentId")],
                                                   "responses": answer({"$ref": "#/components/schemas/Self"})}},
             },
         )
@@ -241,22 +258,39 @@ def test_reference_cycles_are_cut_and_missing_references_warned_of():
 
 
 def test_a_cut_shape_is_finite_and_marked():
-    document = Document({"components": {"schemas": {"N": {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/N"}}}}}})
+    document = Document(
+        {
+            "components": {
+                "schemas": {"N": {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/N"}}}}
+            }
+        }
+    )
     shape = ShapeReader(document).read({"$ref": "#/components/schemas/N"})
     assert shape.properties["next"].cut
     json.dumps(shape.to_schema())
 
 
 def test_entities_that_need_each_other_can_be_created():
-    head = {"type": "object", "required": ["id", "name", "team_id"], "properties": {"id": ID, "name": TEXT, "team_id": {"type": "integer"}}}
-    team = {"type": "object", "required": ["id", "name", "head_id"], "properties": {"id": ID, "name": TEXT, "head_id": {"type": "integer"}}}
+    head = {
+        "type": "object",
+        "required": ["id", "name", "team_id"],
+        "properties": {"id": ID, "name": TEXT, "team_id": {"type": "integer"}},
+    }
+    team = {
+        "type": "object",
+        "required": ["id", "name", "head_id"],
+        "properties": {"id": ID, "name": TEXT, "head_id": {"type": "integer"}},
+    }
 
     def crud(one, many, name):
         reference = {"$ref": f"#/components/schemas/{name}"}
         return {
-            f"/{many}": {"get": {"operationId": f"list_{many}", "responses": answer({"type": "array", "items": reference})},
-                         "post": {"operationId": f"create_{one}", "requestBody": body(reference), "responses": answer(reference)}},
-            f"/{many}/{{{one}Id}}": {"get": {"operationId": f"get_{one}", "parameters": [path_parameter(f"{one}Id")], "responses": answer(reference)}},
+            f"/{many}": {"get": {"operationId": f"list_{many}", "responses": answer({"type": "array",
+            "items": reference})},
+                         "post": {"operationId": f"create_{one}", "requestBody": body(reference),
+                         "responses": answer(reference)}},
+            f"/{many}/{{{one}Id}}": {"get": {"operationId": f"get_{one}", "parameters": [path_parameter(f"{one}Id")],
+            "responses": answer(reference)}},
         }  # fmt: skip
 
     read(shop(Head=head, Team=team, paths=crud("head", "heads", "Head") | crud("team", "teams", "Team")))
@@ -284,7 +318,14 @@ def test_a_prefix_gives_way_before_the_name_does():
 
 @pytest.mark.parametrize(
     ("written", "made"),
-    [("Car Wash", "car_wash"), ("getUserV2", "get_user_v2"), ("查询", "get_x"), ("", "get_x"), ("import", "import_record"), ("2fa", "fa")],
+    [
+        ("Car Wash", "car_wash"),
+        ("getUserV2", "get_user_v2"),
+        ("查询", "get_x"),
+        ("", "get_x"),
+        ("import", "import_record"),
+        ("2fa", "fa"),
+    ],
 )
 def test_odd_operation_ids(written, made):
     assert tool_names({"GET /x": written}) == {"GET /x": made}
@@ -311,7 +352,7 @@ def test_path_and_body_names_that_collide():
 
 
 def test_keywords_and_reserved_names_as_fields():
-    odd = {n: TEXT for n in ("class", "from", "import", "now", "clock", "self", "list", "rows", "item", "def")}
+    odd = dict.fromkeys(("class", "from", "import", "now", "clock", "self", "list", "rows", "item", "def"), TEXT)
     properties = {"id": ID, "name": TEXT, **odd}
     schema = {"type": "object", "required": ["name", "class", "rows"], "properties": properties}
     seed = read(shop(Owner=schema))
@@ -331,7 +372,10 @@ def test_dialects_become_json_schema():
     nullable = shape_of({"type": "string", "nullable": True, "enum": ["A", None]})
     assert nullable.to_schema() == {"type": ["string", "null"], "enum": ["A", None]}
     assert shape_of({"type": ["string", "null"]}).nullable
-    assert shape_of({"minimum": 0, "exclusiveMinimum": True, "type": "number"}).to_schema() == {"type": "number", "exclusiveMinimum": 0}
+    assert shape_of({"minimum": 0, "exclusiveMinimum": True, "type": "number"}).to_schema() == {
+        "type": "number",
+        "exclusiveMinimum": 0,
+    }
     assert shape_of({"minimum": 0, "type": "integer"}).to_schema() == {"type": "integer", "minimum": 0}
     assert shape_of({"anyOf": [{"type": "integer"}, {"type": "null"}]}).to_schema() == {"type": ["integer", "null"]}
     assert shape_of({"const": "x"}).choices == ("x",)
@@ -339,7 +383,9 @@ def test_dialects_become_json_schema():
 
 def test_all_of_is_merged_and_one_of_keeps_what_all_demand():
     base = {"type": "object", "required": ["a"], "properties": {"a": TEXT}}
-    merged = shape_of({"allOf": [{"$ref": "#/components/schemas/Base"}, {"required": ["b"], "properties": {"b": TEXT}}]}, Base=base)
+    merged = shape_of(
+        {"allOf": [{"$ref": "#/components/schemas/Base"}, {"required": ["b"], "properties": {"b": TEXT}}]}, Base=base
+    )
     assert set(merged.properties) == {"a", "b"}
     assert merged.required == {"a", "b"}
     variants = shape_of({"oneOf": [base, {"type": "object", "required": ["c"], "properties": {"a": TEXT, "c": TEXT}}]})
@@ -349,7 +395,8 @@ def test_all_of_is_merged_and_one_of_keeps_what_all_demand():
 
 def test_limits_of_a_body_are_those_of_the_parameter():
     price = {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 90}
-    owner = {"type": "object", "required": ["name", "price"], "properties": {"id": ID, "name": {"type": "string", "maxLength": 12}, "price": price,
+    owner = {"type": "object", "required": ["name", "price"], "properties": {"id": ID, "name": {"type": "string",
+    "maxLength": 12}, "price": price,
              "level": {"type": "string", "nullable": True, "enum": ["low", "high", None]}}}  # fmt: skip
     seed = read(shop(Owner=owner))
     create = parameters(seed, "create_owner")
@@ -368,7 +415,11 @@ def test_sub_objects_are_flattened_or_become_references():
         "required": ["name", "owner"],
         "properties": {"id": ID, "name": TEXT, "owner": {"$ref": "#/components/schemas/Owner"}, "status": TEXT},
     }
-    owner = {"type": "object", "required": ["name", "address"], "properties": {"id": ID, "name": TEXT, "address": address}}
+    owner = {
+        "type": "object",
+        "required": ["name", "address"],
+        "properties": {"id": ID, "name": TEXT, "address": address},
+    }
     seed = read(shop(Owner=owner, Pet=pet))
     assert parameters(seed, "create_owner")["address_city"].required
     assert seed.spec.entity("Pet").attribute("owner_id").target == "Owner"
@@ -381,10 +432,12 @@ def test_non_object_bodies_are_wrapped_or_reported():
     seed = read(
         shop(
             paths={
-                "/pets/{petId}/name": {"put": {"operationId": "renamePet", "parameters": [path_parameter("petId")], "requestBody": body(TEXT),
+                "/pets/{petId}/name": {"put": {"operationId": "renamePet", "parameters": [path_parameter("petId")],
+                "requestBody": body(TEXT),
                                                "responses": {"200": {"description": "ok"}}}},
                 "/pets/{petId}/order": {"put": {"operationId": "orderPets", "parameters": [path_parameter("petId")],
-                                                "requestBody": body({"type": "array", "items": TEXT}), "responses": {"200": {"description": "ok"}}}},
+                                                "requestBody": body({"type": "array", "items": TEXT}),
+                                                "responses": {"200": {"description": "ok"}}}},
             }
         )
     )  # fmt: skip
@@ -415,9 +468,12 @@ def test_a_natural_key_names_records():
         shop(
             Topic=topic,
             paths={
-                "/topics": {"post": {"operationId": "createTopic", "requestBody": body(reference), "responses": answer(reference)}},
-                "/topics/{slug}": {"get": {"operationId": "getTopic", "parameters": [slug], "responses": answer(reference)},
-                                   "delete": {"operationId": "deleteTopic", "parameters": [slug], "responses": {"204": {"description": "gone"}}}},
+                "/topics": {"post": {"operationId": "createTopic", "requestBody": body(reference),
+                "responses": answer(reference)}},
+                "/topics/{slug}": {"get": {"operationId": "getTopic", "parameters": [slug],
+                "responses": answer(reference)},
+                                   "delete": {"operationId": "deleteTopic", "parameters": [slug],
+                                   "responses": {"204": {"description": "gone"}}}},
             },
         )
     )  # fmt: skip
@@ -432,10 +488,15 @@ def test_a_natural_key_names_records():
 def test_a_huge_file_is_cut_to_one_environment():
     paths = {}
     for number in range(60):
-        reference = {"$ref": "#/components/schemas/Pet"} if number == 0 else {"type": "object", "properties": {"id": ID, "name": TEXT}}
+        reference = (
+            {"$ref": "#/components/schemas/Pet"}
+            if number == 0
+            else {"type": "object", "properties": {"id": ID, "name": TEXT}}
+        )
         paths[f"/things{number}s"] = {
             "get": {"operationId": f"list{number}", "responses": answer({"type": "array", "items": reference})},
-            "post": {"operationId": f"create{number}", "requestBody": body({"type": "object", "required": ["name"], "properties": {"name": TEXT}}),
+            "post": {"operationId": f"create{number}", "requestBody": body({"type": "object", "required": ["name"],
+            "properties": {"name": TEXT}}),
                      "responses": answer(reference)},
         }  # fmt: skip
     seed = read(shop(paths=paths))
@@ -445,21 +506,36 @@ def test_a_huge_file_is_cut_to_one_environment():
 
 
 def test_swagger_2_is_read():
-    pet = {"type": "object", "required": ["name"], "properties": {"id": {"type": "integer", "readOnly": True}, "name": TEXT, "shelter_id": {"type": "integer"}}}
-    shelter = {"type": "object", "required": ["name"], "properties": {"id": {"type": "integer", "readOnly": True}, "name": TEXT}}
+    pet = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"id": {"type": "integer", "readOnly": True}, "name": TEXT, "shelter_id": {"type": "integer"}},
+    }
+    shelter = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"id": {"type": "integer", "readOnly": True}, "name": TEXT},
+    }
 
     def crud(many, name):
         reference = {"$ref": f"#/definitions/{name}"}
         return {
             f"/{many}": {
                 "get": {"responses": {"200": {"description": "ok", "schema": {"type": "array", "items": reference}}}},
-                "post": {"parameters": [{"in": "body", "name": "body", "schema": reference}], "responses": {"201": {"description": "ok", "schema": reference}}},
+                "post": {"parameters": [{"in": "body", "name": "body", "schema": reference}],
+                "responses": {"201": {"description": "ok", "schema": reference}}},
             },
-            f"/{many}/{{id}}": {"get": {"parameters": [{"name": "id", "in": "path", "required": True, "type": "integer"}],
+            f"/{many}/{{id}}": {"get": {"parameters": [{"name": "id", "in": "path", "required": True,
+            "type": "integer"}],
                                         "responses": {"200": {"description": "ok", "schema": reference}}}},
         }  # fmt: skip
 
-    document = {"swagger": "2.0", "info": {"title": "Old"}, "paths": crud("pets", "Pet") | crud("shelters", "Shelter"), "definitions": {"Pet": pet, "Shelter": shelter}}
+    document = {
+        "swagger": "2.0",
+        "info": {"title": "Old"},
+        "paths": crud("pets", "Pet") | crud("shelters", "Shelter"),
+        "definitions": {"Pet": pet, "Shelter": shelter},
+    }
     seed = read(document)
     assert seed.spec.entity("Pet").attribute("shelter_id").target == "Shelter"
     instance = start(seed)
@@ -476,7 +552,11 @@ def test_a_read_only_api_is_refused_with_the_next_action():
 
 def test_broken_parts_do_not_break_the_rest():
     document = shop()
-    document["paths"] |= {"/odd": None, "/odder": {"get": {"parameters": [None, 3, {"in": "query"}], "responses": None}}, "/{x}": {"get": {}}}
+    document["paths"] |= {
+        "/odd": None,
+        "/odder": {"get": {"parameters": [None, 3, {"in": "query"}], "responses": None}},
+        "/{x}": {"get": {}},
+    }
     document["components"]["schemas"]["Pet"]["properties"]["odd"] = None
     document["components"]["schemas"]["Pet"]["required"] = "name"
     read(document)
@@ -522,7 +602,11 @@ def test_files_and_graphs_come_from_verbs_and_nouns():
     path = {"path": TEXT}
 
     def tool(name, properties, required):
-        return {"name": name, "description": name, "inputSchema": {"type": "object", "properties": properties, "required": required}}
+        return {
+            "name": name,
+            "description": name,
+            "inputSchema": {"type": "object", "properties": properties, "required": required},
+        }
 
     relation = {"type": "object", "required": ["from", "to"], "properties": {"from": TEXT, "to": TEXT}}
     seed = read(
@@ -568,7 +652,14 @@ def test_yaml_stays_what_was_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [('{"openapi": "3.0.0", "paths": {', "cut short"), ("", "empty"), ("a: [1", "line 1"), ("[" * 100_000, "deep|JSON"), ('{"x": 1}', "neither"), ("hello", "neither")],
+    [
+        ('{"openapi": "3.0.0", "paths": {', "cut short"),
+        ("", "empty"),
+        ("a: [1", "line 1"),
+        ("[" * 100_000, "deep|JSON"),
+        ('{"x": 1}', "neither"),
+        ("hello", "neither"),
+    ],
 )
 def test_other_files_are_refused_with_the_place(tmp_path, text, says):
     file = tmp_path / "a.json"

@@ -15,19 +15,23 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-
 from agentomnia.environment.program import Program, ToolSchema, load_class
+from agentomnia.environment.replay import Call, trace
+from agentomnia.environment.schema import unstorable
 from agentomnia.environment.spec import ToolKind
 from agentomnia.environment.state import State
-from agentomnia.errors import InputError
+from agentomnia.errors import InfrastructureError, InputError, OmniaError
 from agentomnia.row import Row, canonical_json, digest
 
 Route = Literal["route1", "route2", "route3", "route4"]
@@ -43,15 +47,18 @@ _ROUTES: tuple[tuple[Route, int, int], ...] = (
 _HARNESS_TOOLS = frozenset(
     ("fs_list_dir", "fs_read_file", "fs_write_file", "fs_move_path", "python_executor", "chat_with_user")
 )
-_PYTHON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
+_PYTHON_NAMES = {
+    "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object",
+}  # fmt: skip
 _PLAIN_BASES = frozenset(("object", "ABC", "Generic", "Protocol"))
 _ENVIRONMENT_FIELDS = frozenset(
     ("env_item", "env_class_code", "env_class_name", "candidate_tools", "tools", "environment_introduction",
      "constraints_rules", "operation_list", "strategy_injected_operations")
 )  # fmt: skip
 _TASK_FIELDS = frozenset(
-    ("global_id", "task_id", "env_id", "batch", "lang", "task", "init_config", "persona", "persona_card_md", "persona_idx",
-     "rubrics", "rubric_items", "rubrics_text", "ground_truth_answer", "verifier_code", "checklist_with_func")
+    ("global_id", "task_id", "env_id", "batch", "lang", "task", "init_config", "persona", "persona_card_md",
+     "persona_idx", "rubrics", "rubric_items", "rubrics_text", "ground_truth_answer", "verifier_code",
+     "checklist_with_func")
 )  # fmt: skip
 
 
@@ -84,7 +91,7 @@ class ImportedEnvironment(Row):
     patches: tuple[str, ...] = ()
     """Where schemas were changed so that they say what the methods take."""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """A short stable name: the class and the head of the identity."""
         return f"{self.class_name}-{self.identity[:8]}"
@@ -196,9 +203,12 @@ def _read_item(
     """A task with its privileged part, or why there is none."""
     if not isinstance(item, dict):
         return f"a {type(item).__name__}, not an object"
+    problem = unstorable(item)
+    if problem is not None:
+        return f"it must hold {problem}"
     state = item.get("init_config") or {}
-    if not isinstance(state, dict) or json_problem(state) is not None:
-        return "its init_config is no object of JSON values"
+    if not isinstance(state, dict):
+        return "its init_config is no object"
     environment = _environment(item)
     if isinstance(environment, str):
         return environment
@@ -240,11 +250,7 @@ def _text(value: Any) -> str:
 def _task_id(item: Mapping[str, Any]) -> str:
     """Their global id is the only unique one; without it, the task's contents name it."""
     number = item.get("global_id")
-    return str(number) if type(number) is int else f"task-{digest(_finite_json(item))[:12]}"
-
-
-def _finite_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return str(number) if type(number) is int else f"task-{digest(item)[:12]}"
 
 
 def _route(item: Mapping[str, Any], stem: str) -> Route:
@@ -268,7 +274,7 @@ _RUBRIC_LINE = re.compile(r"\s*([A-Za-z]+\d+)\s*\|\s*(-?\d+)[^|\d]*\|\s*(.+)")
 
 def _rubrics(item: Mapping[str, Any]) -> tuple[tuple[Rubric, ...], tuple[Unsupported, ...]]:
     """The rubric items that count, and those that their harness discards too."""
-    given = next((item[k] for k in ("rubrics", "rubric_items", "rubrics_text") if item.get(k)), [])
+    given: Any = next((item[k] for k in ("rubrics", "rubric_items", "rubrics_text") if item.get(k)), [])
     rows = list(_rubric_lines(given)) if isinstance(given, str) else given if isinstance(given, list) else []
     kept, discarded = [], []
     for number, row in enumerate(rows):
@@ -336,7 +342,7 @@ def _environment(item: Mapping[str, Any]) -> ImportedEnvironment | str:
 
 def _operations(fields: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What the file says of operations beyond their schemas, by name."""
-    found = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for key in ("operation_list", "strategy_injected_operations"):
         listed = fields.get(key)
         for operation in listed if isinstance(listed, list) else []:
@@ -367,6 +373,8 @@ def _methods(name: str, classes: Mapping[str, ast.ClassDef]) -> dict[str, _Metho
             found |= inherited
         elif known not in _PLAIN_BASES:
             return None
+    assigned = [n.targets[0] for n in classes[name].body if isinstance(n, ast.Assign)]
+    found |= {t.id: _Method((), (), any_name=True) for t in assigned if isinstance(t, ast.Name)}
     return found | {n.name: _method(n) for n in classes[name].body if isinstance(n, ast.FunctionDef)}
 
 
@@ -414,10 +422,10 @@ class _ToolReader:
         return None if implemented else "the class has no such method"
 
     def _tool(self, name: str, given: Mapping[str, Any]) -> ImportedTool:
-        kind = {"query": "query"}.get(_text(self._operations.get(name, {}).get("operation_type")), "modify")
+        says_query = self._operations.get(name, {}).get("operation_type") == "query"
         return ImportedTool(
             name=name,
-            kind="query" if kind == "query" else "modify",
+            kind="query" if says_query else "modify",
             description=_text(given.get("description")),
             parameters=self._parameters(name, given.get("parameters")),
         )
@@ -450,32 +458,42 @@ class _ToolReader:
             self.patches.append(f"{place}: no schema, so any value is let through")
             return {}
         patched = self._patched(place, given)
-        try:
-            Draft202012Validator.check_schema(patched)
-        except (SchemaError, RecursionError):
-            patched = {}
-        if not patched or "$ref" in _finite_json(patched):
+        if not _usable(patched):
             self.patches.append(f"{place}: not a usable JSON Schema, so any value is let through")
             return {"description": _text(given["description"])} if "description" in given else {}
         return patched
 
     def _patched(self, place: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Python's type names read as JSON's, arrays without `items` as arrays of strings."""
+        """Python's type names read as JSON's, arrays without `items` as arrays of strings, formats only told."""
         found = dict(schema)
         kind = found.get("type")
         if isinstance(kind, str) and kind in _PYTHON_NAMES:
             found["type"] = _PYTHON_NAMES[kind]
             self.patches.append(f"{place}: type {kind!r} read as {_PYTHON_NAMES[kind]!r}")
+        if isinstance(found.get("format"), str):
+            # their harness checks no format, and classes have their own way of writing a date
+            found["description"] = f"{_text(found.get('description'))} ({found.pop('format')})".strip()
         if found.get("type") == "array" and "items" not in found:
             found["items"] = {"type": "string"}
             self.patches.append(f"{place}: array without items, taken as strings")
         if isinstance(found.get("items"), dict):
             found["items"] = self._patched(f"{place}[]", found["items"])
         if isinstance(found.get("properties"), dict):
-            found["properties"] = {
-                k: self._patched(f"{place}.{k}", v) if isinstance(v, dict) else v for k, v in found["properties"].items()
-            }
+            inner = found["properties"].items()
+            found["properties"] = {k: self._patched(f"{place}.{k}", v) if isinstance(v, dict) else v for k, v in inner}
         return found
+
+
+def _usable(schema: dict[str, Any]) -> bool:
+    """Whether a schema validates; references would point into the whole that it is cut from."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError:
+        return False
+    return '"$ref"' not in canonical_json(schema)
 
 
 def json_problem(value: Any) -> str | None:
@@ -486,9 +504,9 @@ def json_problem(value: Any) -> str | None:
         return f"{odd} as a key" if odd else next(filter(None, map(json_problem, value.values())), None)
     if kind is list:
         return next(filter(None, map(json_problem, value)), None)
-    if kind is float:
-        return None if value - value == 0 else "not a finite number"
-    return None if value is None or kind in (str, bool, int) else kind.__name__
+    if kind in (str, float, int):
+        return f"not {problem}" if (problem := unstorable(value)) is not None else None
+    return None if value is None or kind is bool else kind.__name__
 
 
 @dataclass(frozen=True)
@@ -516,7 +534,7 @@ def load_imported(task: ImportedTask, *, trust: bool = False) -> LoadedImport:
     environment = task.environment
     if not trust:
         raise InputError(
-            f"{environment.id}: its class is a program of somebody else's and would run in this process; read the source, "
+            f"{environment.id}: its class is somebody else's program and would run in this process; read the source, "
             "then pass --trust (trust=True), best where there is no network and nothing to lose"
         )
     cls = load_class(environment.source, environment.class_name)
@@ -552,3 +570,50 @@ def _containers(value: Any) -> Iterator[Any]:
         yield value
         for part in value.values() if isinstance(value, dict) else value:
             yield from _containers(part)
+
+
+def traces_elsewhere(
+    walks: Sequence[tuple[ImportedTask, Sequence[Call]]], seconds: float = 600.0
+) -> list[list[str] | str]:
+    """What `replay.trace` gives for every walk, computed in one other process with a hash seed of its own.
+
+    Returns:
+        Digests by walk, or why there are none.
+
+    Raises:
+        InfrastructureError: the other process did not end in time.
+    """
+    lines = [json.dumps({"task": t.model_dump(mode="json"), "calls": calls}) for t, calls in walks]
+    command = [sys.executable, "-m", "agentomnia.environment.imported"]
+    try:
+        done = subprocess.run(
+            command,
+            input="\n".join(lines),
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONHASHSEED": "4242"},
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InfrastructureError(f"the replay did not end in {seconds:.0f} s; import fewer tasks at once") from None
+    answers: list[list[str] | str] = [json.loads(line) for line in done.stdout.splitlines()]
+    return answers + ["the other process died"] * (len(walks) - len(answers))
+
+
+def _serve(requests: Iterable[str]) -> Iterator[str]:
+    """Answer replay requests, one line each; only ever given tasks that the caller trusts."""
+    for line in requests:
+        request = json.loads(line)
+        try:
+            with redirect_stdout(sys.stderr):  # standard output is for answers, whatever the class prints
+                loaded = load_imported(ImportedTask.model_validate(request["task"]), trust=True)
+                answer: Any = trace(loaded.program, loaded.state, [(n, a) for n, a in request["calls"]])
+        except (OmniaError, TypeError, ValueError) as error:
+            answer = str(error)
+        yield json.dumps(answer)
+
+
+if __name__ == "__main__":
+    for mark in _serve(sys.stdin):
+        print(mark, flush=True)

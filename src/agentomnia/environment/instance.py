@@ -9,6 +9,7 @@ until it is restored, since its state can no longer be trusted.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import msgpack
@@ -31,6 +32,8 @@ class Instance:
         self._initial = pack(state)
         self._object = program.build(unpack(self._initial))
         self._faulted: str | None = None
+        self.undone: set[str] = set()
+        """Tools of an imported class that changed the state and then failed."""
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
         """Call a tool.
@@ -72,17 +75,41 @@ class Instance:
         return checked
 
     def _foreign_call(self, name: str, arguments: Mapping[str, Any]) -> Result:
-        """Imported classes promise nothing: a failed call is undone by snapshot, its answer wrapped."""
-        before = self.snapshot()
+        """Imported classes promise nothing: a failed call is undone, its answer wrapped."""
+        before = self._attributes()
         try:
-            answer = _unpack(_pack(vars(type(self._object))[name](self._object, **_detached(arguments))))
-        except Exception as error:
-            self.restore(before)
+            method = self.program.methods[name].__get__(self._object, type(self._object))
+            answer = _unpack(_pack(method(**_detached(arguments))))
+        except (Exception, SystemExit) as error:
+            self._undo(name, before)
             raise EnvironmentFault(f"{self.program.name}.{name}: {type(error).__name__}: {error}") from error
         wrapped = _wrap_foreign(answer)
         if not wrapped["ok"]:
-            self.restore(before)
+            self._undo(name, before)
         return wrapped
+
+    def _attributes(self) -> dict[str, Any]:
+        """A copy of all attributes, what JSON cannot hold included; values that they share stay shared."""
+        copied: dict[str, Any] = {}
+        memo: dict[int, Any] = {id(self._object): self._object}
+        for name, value in vars(self._object).items():
+            try:
+                copied[name] = deepcopy(value, memo)
+            except Exception:  # noqa: BLE001 - foreign: a module or a lock has no copy and stays what it is
+                copied[name] = value
+        return copied
+
+    def _undo(self, tool: str, before: dict[str, Any]) -> None:
+        """Put the attributes back, and remember where that was needed."""
+        attributes, opaque = vars(self._object), self.program.opaque
+        try:
+            changed = {**attributes, **dict.fromkeys(opaque)} != {**before, **dict.fromkeys(opaque)}
+        except Exception:  # noqa: BLE001 - foreign: comparing may raise too
+            changed = True
+        if changed:
+            self.undone.add(tool)
+        attributes.clear()
+        attributes.update(before)
 
     @property
     def state(self) -> State:
@@ -92,12 +119,18 @@ class Instance:
     @property
     def live_state(self) -> State:
         """The state itself, to read and never to change: for grading and digests without a copy."""
-        state: State = vars(self._object)
-        return state
+        return self.program.state_of(self._object)
 
     def snapshot(self) -> bytes:
-        """The state as bytes; restores in any process."""
-        return pack(vars(self._object))
+        """The state as bytes; restores in any process.
+
+        Raises:
+            EnvironmentFault: an imported class has put something into its state that JSON does not have.
+        """
+        try:
+            return pack(self.program.state_of(self._object))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise EnvironmentFault(f"{self.program.name} holds what no state can: {error}") from error
 
     def restore(self, snapshot: bytes) -> None:
         """Go to the state of a snapshot; clears a fault."""
@@ -110,11 +143,11 @@ class Instance:
 
     def fork(self) -> Instance:
         """A second instance at the same state, sharing nothing."""
-        return Instance(self.program, vars(self._object))
+        return Instance(self.program, self.live_state)
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON of the state: equal states, equal digests, in any process."""
-        return digest(vars(self._object))
+        return digest(self.live_state)
 
     def broken_rules(self) -> list[str]:
         """Names of the rules that the state breaks; none for an imported class, which has no such method.
@@ -141,12 +174,17 @@ def _detached(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _wrap_foreign(answer: Any) -> Result:
-    """Bring the answer of an imported class under the protocol: `{success: false, …}` and `{error: …}` are refusals."""
+    """Bring the answer of an imported class under the protocol.
+
+    `{success: false, …}`, `{ok: false, …}` and `{error: …}` are refusals; everything else is data.
+    """
     if protocol_breach(answer) is None:
         return dict(answer)
-    if isinstance(answer, dict) and (answer.get("success") is False or (answer.get("error"))):
-        message = str(answer.get("error") or answer.get("message") or "The call was refused.")
+    if not isinstance(answer, dict):
+        return success(answer)
+    error = answer.get("error")
+    if answer.get("success") is False or answer.get("ok") is False or error:
+        told = error.get("message") if isinstance(error, dict) else None
+        message = str(told or error or answer.get("message") or "The call was refused.")
         return failure("precondition_failed", message, "Check the arguments and the state of the records.")
-    if isinstance(answer, dict) and answer.get("success") is True and "data" in answer:
-        return success(answer["data"])
-    return success(answer)
+    return success(answer["data"] if answer.get("success") is True and "data" in answer else answer)

@@ -8,9 +8,11 @@ schemas; instances hold only their state.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import CodeType
+from functools import cached_property
+from types import CodeType, ModuleType
 from typing import Any
 
 from agentomnia.environment.schema import Validator, compile_validator
@@ -48,7 +50,9 @@ class Program:
     fields: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     """The container and field whose values an argument takes, by tool and argument; empty for imported classes."""
     foreign: bool = False
-    """Imported from elsewhere: answers are brought under the protocol, and atomicity is enforced by snapshot."""
+    """Imported from elsewhere: answers are brought under the protocol, and atomicity is enforced by the instance."""
+    opaque: frozenset[str] = frozenset()
+    """Attributes of an imported class that JSON cannot hold: no part of the state; the constructor gives them."""
     _validators: dict[str, Validator] = field(default_factory=dict, repr=False)
 
     def validator(self, tool: str) -> Validator:
@@ -58,6 +62,14 @@ class Program:
             found = self._validators[tool] = compile_validator(self.tools[tool].parameters)
         return found
 
+    @cached_property
+    def methods(self) -> Mapping[str, Any]:
+        """What implements the tools, unbound, inherited methods too; only imported classes have bases."""
+        found: dict[str, Any] = {}
+        for base in reversed(self.cls.__mro__):
+            found |= {name: method for name, method in vars(base).items() if name in self.tools}
+        return found
+
     def build(self, state: State) -> Any:
         """A new object of the class over a state, which it takes over.
 
@@ -65,12 +77,29 @@ class Program:
             EnvironmentFault: the class cannot be built over the state.
         """
         try:
-            built = self.cls(state)
-            if self.foreign:
-                vars(built).update(state)
-        except Exception as error:
+            return _build_foreign(self.cls, state) if self.foreign else self.cls(state)
+        except (Exception, SystemExit) as error:
             raise EnvironmentFault(f"{self.name} cannot start: {type(error).__name__}: {error}") from error
-        return built
+
+    def state_of(self, built: Any) -> State:
+        """The state inside an object of the class, live."""
+        attributes: State = vars(built)
+        return {k: v for k, v in attributes.items() if k not in self.opaque} if self.opaque else attributes
+
+
+def _build_foreign(cls: Any, state: State) -> Any:
+    """Imported classes take their values, an empty object, or nothing; then every value is set on the instance."""
+    for arguments in ((dict(state),), ({},)):
+        try:
+            built = cls(*arguments)
+            break
+        except TypeError:
+            continue
+    else:
+        built = cls()
+    for name, value in state.items():
+        setattr(built, name, value)
+    return built
 
 
 def load_class(source: str, name: str) -> type:
@@ -83,14 +112,18 @@ def load_class(source: str, name: str) -> type:
     """
     key = hashlib.sha256(source.encode()).hexdigest()
     code = _CODE_CACHE.get(key)
+    qualified = f"agentomnia.environments.{name}"
     try:
         if code is None:
             code = _CODE_CACHE[key] = compile(source, f"<environment {name}>", "exec")
-        namespace: dict[str, Any] = {"__name__": f"agentomnia.environments.{name}"}
-        exec(code, namespace)
-    except Exception as error:
+        # dataclasses look their module up while they are made
+        module = sys.modules[qualified] = ModuleType(qualified)
+        exec(code, vars(module))
+    except (Exception, SystemExit) as error:
         raise SpecError(f"the source of {name} does not load: {type(error).__name__}: {error}") from error
-    cls = namespace.get(name)
+    finally:
+        sys.modules.pop(qualified, None)
+    cls = vars(module).get(name)
     if not isinstance(cls, type):
         raise SpecError(f"the source defines no class {name}; name the class like the specification")
     return cls

@@ -2,11 +2,13 @@
 
 The compiled subset covers what the tools of this package use: closed objects of scalars, enums, bounds,
 lengths, dates and flat arrays. A property that needs more is handed to `jsonschema`, so the answer is the
-same and only slower. Stricter than JSON Schema in one point: `3.0` is not an integer.
+same and only slower. Stricter than JSON Schema: `3.0` is not an integer, dates and moments have one form, and
+what no state could hold (half a surrogate pair, a number past 64 bits, endless nesting) is refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from typing import Any
@@ -29,20 +31,53 @@ _TYPE_TEST = {
 }
 
 
+# tools compare dates as text, so each has one spelling; the years leave room for counting days
+_DATE = re.compile(r"(?:1[6-9]|2[0-9])[0-9]{2}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(_DATE.pattern + r"T[0-9]{2}:[0-9]{2}")
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_DEEPEST = 64
+
+
 def valid_date(text: str) -> bool:
-    """Whether the text is a calendar date `YYYY-MM-DD`."""
+    """Whether the text is a calendar date `YYYY-MM-DD` of the years 1600 to 2999."""
     try:
-        return len(text) == 10 and bool(date.fromisoformat(text))
+        return _DATE.fullmatch(text) is not None and bool(date.fromisoformat(text))
     except ValueError:
         return False
 
 
 def valid_moment(text: str) -> bool:
-    """Whether the text is a local date and time, `YYYY-MM-DDTHH:MM` or with seconds."""
+    """Whether the text is a local date and time, `YYYY-MM-DDTHH:MM`."""
     try:
-        return len(text) >= 16 and text[10] == "T" and datetime.fromisoformat(text).tzinfo is None
+        return _MOMENT.fullmatch(text) is not None and bool(datetime.fromisoformat(text))
     except ValueError:
         return False
+
+
+def unstorable(value: Any, depth: int = 0) -> str | None:
+    """What a value must be to be kept in a state and written to a file, or `None` where it is that."""
+    if isinstance(value, str):
+        return None if value.isascii() or _encodes(value) else "text without half of a surrogate pair"
+    if isinstance(value, float):
+        return None if value - value == 0 else "finite numbers"
+    if isinstance(value, int):
+        return None if _SMALLEST <= value <= _LARGEST else "numbers of 64 bits at most"
+    if value is None:
+        return None
+    if not isinstance(value, list | dict):
+        return "JSON values"
+    if depth == _DEEPEST:
+        return f"at most {_DEEPEST} levels"
+    parts = value if isinstance(value, list) else [*value, *value.values()]
+    return next((problem for part in parts if (problem := unstorable(part, depth + 1)) is not None), None)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def compile_validator(schema: Mapping[str, Any]) -> Validator:
@@ -56,9 +91,10 @@ def compile_validator(schema: Mapping[str, Any]) -> Validator:
         "known": frozenset(properties),
         "valid_date": valid_date,
         "valid_moment": valid_moment,
+        "unstorable": unstorable,
     }
     lines = ["def validate(arguments):"]
-    if not schema.get("additionalProperties", True):
+    if schema.get("additionalProperties", True) is False:
         lines += ["    if not known.issuperset(arguments):", "        return unknown(arguments)"]
         bound["unknown"] = _unknown_reporter(properties)
     for name in schema.get("required", ()):
@@ -96,10 +132,11 @@ def _property_lines(name: str, schema: Any, number: int, bound: dict[str, Any]) 
         listed = ", ".join(str(v) for v in schema["enum"])
         lines += _refuse(f"v not in choices_{number}", f"{name} must be one of {listed}")
     lines += _bound_lines(name, schema)
+    lines += _storage_lines(name, schema, kinds)
     if schema.get("format") == "date":
-        lines += _refuse("v is not None and not valid_date(v)", f"{name} must be a date like 2026-03-09")
+        lines += _refuse("isinstance(v, str) and not valid_date(v)", f"{name} must be a date like 2026-03-09")
     if schema.get("format") == "date-time":
-        lines += _refuse("v is not None and not valid_moment(v)", f"{name} must be a moment like 2026-03-09T14:30")
+        lines += _refuse("isinstance(v, str) and not valid_moment(v)", f"{name} must be a moment like 2026-03-09T14:30")
     if "array" in kinds and schema.get("items"):
         bound[f"item_{number}"] = compile_validator({"properties": {f"each item of {name}": schema["items"]}})
         key = f"each item of {name}"
@@ -122,7 +159,28 @@ def _bound_lines(name: str, schema: Mapping[str, Any]) -> list[str]:
             limit = schema[keyword]
             text = words.format(limit) if "{}" in words else f"{words} {limit}"
             kind = "str" if "Length" in keyword else "list" if "Items" in keyword else "(int, float)"
-            lines += _refuse(f"isinstance(v, {kind}) and {test.format(repr(limit))}", f"{name} must be {text}")
+            of_kind = f"isinstance(v, {kind})" if kind in ("str", "list") else f"type(v) in {kind}"
+            lines += _refuse(f"{of_kind} and {test.format(repr(limit))}", f"{name} must be {text}")
+    return lines
+
+
+def _storage_lines(name: str, schema: Mapping[str, Any], kinds: list[str]) -> list[str]:
+    """Refuse what no state can hold, as far as nothing else has refused it."""
+    if "enum" in schema:
+        return []
+    if "object" in kinds or ("array" in kinds and not schema.get("items")):
+        problem = ["problem = unstorable(v)", "if problem is not None:"]
+        return [*problem, f"    return {f'{name} must hold '!r} + problem"]
+    lines = []
+    if "string" in kinds:
+        lines += _refuse(
+            "isinstance(v, str) and not v.isascii() and unstorable(v)",
+            f"{name} must be text without half of a surrogate pair",
+        )
+    if {"integer", "number"} & set(kinds) and not {"minimum", "maximum"} <= schema.keys():
+        lines += _refuse(
+            f"type(v) is int and not {_SMALLEST} <= v <= {_LARGEST}", f"{name} must be a number of 64 bits at most"
+        )
     return lines
 
 
@@ -156,18 +214,10 @@ def _general_check(name: str, schema: Any) -> Callable[[Any], str | None]:
     validator = Draft202012Validator(schema)
 
     def check(value: Any) -> str | None:
-        if not _finite(value):
-            return f"{name} must hold finite numbers"
+        problem = unstorable(value)
+        if problem is not None:
+            return f"{name} must hold {problem}"
         error = next(iter(validator.iter_errors(value)), None)
         return None if error is None else f"{name}: {error.message[:300]}"
 
     return check
-
-
-def _finite(value: Any) -> bool:
-    """Whether no number in the value is NaN or infinite: JSON has neither, and `jsonschema` lets both pass."""
-    if isinstance(value, float):
-        return value - value == 0
-    if isinstance(value, dict):
-        return all(_finite(v) for v in value.values())
-    return not isinstance(value, list) or all(_finite(v) for v in value)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from keyword import iskeyword
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -42,6 +43,9 @@ ToolKind = Literal["query", "modify"]
 
 RESERVED_NAMES = frozenset(("self", "clock", "counters", "now", "today", "new", "delete"))
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
+_CLASS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]+\Z")
+_SCHEMA_TYPES = frozenset(("string", "integer", "number", "boolean", "array", "object", "null"))
 
 
 class Attribute(Row):
@@ -365,7 +369,14 @@ class EnvironmentSpec(Row):
         )
 
 
+def _usable(name: str) -> bool:
+    """Whether a name can stand in a program: everything below becomes source that is run."""
+    return _IDENTIFIER.match(name) is not None and not iskeyword(name)
+
+
 def _problems(spec: EnvironmentSpec) -> Iterator[str]:
+    if not _CLASS_NAME.match(spec.name) or iskeyword(spec.name):
+        yield "its name is no class name; use letters, digits and underscores"
     yield from _repeated("entity", [e.name for e in spec.entities])
     yield from _repeated("container", [e.plural for e in spec.entities])
     yield from _repeated("tool", [t.name for t in spec.tools])
@@ -387,7 +398,13 @@ def _repeated(what: str, names: list[str]) -> Iterator[str]:
 
 
 def _entity_problems(entity: Entity, names: set[str]) -> Iterator[str]:
+    if not _CLASS_NAME.match(entity.name) or iskeyword(entity.variable):
+        yield f"entity name {entity.name!r} is not usable; use letters and digits, like `SupplyItem`"
+    if not _PREFIX.match(entity.prefix):
+        yield f"{entity.name}: prefix {entity.prefix!r} is not usable; use letters and digits"
     yield from _repeated(f"field of {entity.name}", list(entity.fields))
+    if iskeyword(entity.plural):
+        yield f"{entity.name}: container {entity.plural!r} is a word of Python; choose another plural"
     for field in (entity.plural, *entity.fields):
         if not _IDENTIFIER.match(field) or field in RESERVED_NAMES:
             yield f"{entity.name}: {field!r} is not a usable field name (lower case, digits, underscores)"
@@ -403,15 +420,40 @@ def _entity_problems(entity: Entity, names: set[str]) -> Iterator[str]:
 
 
 def _tool_problems(spec: EnvironmentSpec, tool: Tool) -> Iterator[str]:
-    if not _IDENTIFIER.match(tool.name):
+    if not _usable(tool.name):
         yield f"tool name {tool.name!r} is not usable (lower case, digits, underscores)"
     yield from _repeated(f"parameter of {tool.name}", [p.name for p in tool.parameters])
     for parameter in tool.parameters:
-        if not _IDENTIFIER.match(parameter.name) or parameter.name in RESERVED_NAMES:
+        if not _usable(parameter.name) or parameter.name in RESERVED_NAMES:
             yield f"{tool.name}: parameter name {parameter.name!r} is not usable"
+        kinds = parameter.json_schema.get("type", "string")
+        if not _SCHEMA_TYPES.issuperset([kinds] if isinstance(kinds, str) else kinds):
+            yield f"{tool.name}: parameter {parameter.name} has an unknown type {kinds!r}; use those of JSON Schema"
         if parameter.carries is not None:
             spec.field(parameter.carries)
     if tool.kind == "modify" and tool.action.type != "procedure":
         yield f"{tool.name} modifies but is a {tool.action.type}; make it a procedure"
-    if tool.action.type != "procedure":
-        spec.entity(tool.action.entity)
+    yield from _action_problems(spec, tool)
+
+
+def _action_problems(spec: EnvironmentSpec, tool: Tool) -> Iterator[str]:
+    action, names = tool.action, {p.name for p in tool.parameters}
+    if isinstance(action, Procedure):
+        for name, _ in action.returns:
+            if not _IDENTIFIER.match(name):
+                yield f"{tool.name}: result field {name!r} is not usable (lower case, digits, underscores)"
+        return
+    entity = spec.entity(action.entity)
+    if isinstance(action, Lookup):
+        if not tool.parameters:
+            yield f"{tool.name} looks one record up but takes no key; add a parameter"
+        for field in action.include:
+            target = entity.attribute(field).target
+            if target is None or spec.entity(target).label is None:
+                yield f"{tool.name}: {field} leads to no record with a label; leave it out of `include`"
+        return
+    if isinstance(action, Summary) and not {"group_by", *(["metric"] if action.metrics else [])} <= names:
+        yield f"{tool.name} is a summary; give it the parameters group_by and, with metrics, metric"
+    for item in action.filters:
+        if item.parameter not in names or item.field not in entity.fields:
+            yield f"{tool.name}: filter {item.parameter!r} on {item.field!r} fits no parameter and field; correct it"

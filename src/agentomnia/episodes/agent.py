@@ -16,8 +16,7 @@ from agentomnia.environment.instance import Instance
 from agentomnia.environment.sampling import ArgumentSampler
 from agentomnia.llm.client import ChatClient
 from agentomnia.llm.message import Message, ToolCall
-from agentomnia.row import canonical_json
-from agentomnia.task.task import PrivateTask
+from agentomnia.task.task import PrivateTask, answer_message
 
 APOLOGY = "I am sorry, but I cannot help with that."
 
@@ -101,11 +100,7 @@ class ScriptedAgent:
             call = self._private.calls[self._next]
             self._next += 1
             return _calling(f"call_{self._next}", call.tool, call.arguments)
-        text = "Done."
-        return Message(
-            role="assistant",
-            content=f"{text} {canonical_json(self._private.answer)}" if self._private.answer else text,
-        )
+        return Message(role="assistant", content=answer_message(self._private.answer))
 
 
 class ChatAgent:

@@ -12,13 +12,15 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from agentomnia.report.distribution import Distribution
+from agentomnia.report.distribution import Bin, Distribution
 from agentomnia.report.layers import Box, Point, place
 
 _CELL, _CELL_GAP, _CELLS_A_ROW = 13, 3, 9
 _CHARACTER, _SMALL_CHARACTER = 6.7, 5.6
 """Widths of a character of the two text sizes, with room to spare for wider fonts."""
 _NOTE_CHARACTERS = 26
+_FRAME = (30.0, 334.0, 20.0, 112.0)
+"""Left, right, top and foot of a histogram."""
 
 
 def bar(value: float, most: float) -> Markup:
@@ -50,23 +52,28 @@ def histogram(found: Distribution, unit: str) -> Markup:
     """
     if not found.bins:
         return Markup("")
-    left, right, top, foot = 30.0, 334.0, 20.0, 112.0
+    left, right, top, foot = _FRAME
     most = max(b.count for b in found.bins)
     step = (right - left) / len(found.bins)
-    marks = Markup("").join(
-        Markup('<rect class="fill" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}: {}</title></rect>').format(
-            left + i * step + 1, foot - b.count / most * (foot - top), max(1.0, step - 2), b.count / most * (foot - top),
-            b.label, b.count,
-        )
-        for i, b in enumerate(found.bins)
-    )  # fmt: skip
-    labels = Markup("").join(_bin_labels(found, left, step, foot))
-    title = f"{found.name}: histogram of {found.count} {unit}"
+    columns = Markup("").join(_column(b, left + i * step, step, most) for i, b in enumerate(found.bins))
     return Markup(
-        '<svg class="histogram" viewBox="0 0 340 132" role="img" aria-label="{}">{}'
-        '<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>'
-        '<text x="{}" y="{}" text-anchor="end">{}</text><text x="{}" y="{}" text-anchor="end">0</text>{}{}</svg>'
-    ).format(title, marks, left, right, foot, foot, left - 6, top + 4, most, left - 6, foot, labels, _mean_mark(found, left, step))
+        '<svg class="histogram" viewBox="0 0 340 132" role="img" aria-label="{label}">{columns}'
+        '<line class="axis" x1="{left}" x2="{right}" y1="{foot}" y2="{foot}"/>'
+        '<text x="{at}" y="{high}" text-anchor="end">{most}</text>'
+        '<text x="{at}" y="{foot}" text-anchor="end">0</text>{labels}{mean}</svg>'
+    ).format(
+        label=f"{found.name}: histogram of {found.count} {unit}", columns=columns, left=left, right=right, foot=foot,
+        at=left - 6, high=top + 4, most=most, labels=Markup("").join(_bin_labels(found, left, step, foot)),
+        mean=_mean_mark(found, left, step),
+    )  # fmt: skip
+
+
+def _column(found: Bin, x: float, step: float, most: int) -> Markup:
+    _, _, top, foot = _FRAME
+    height = found.count / most * (foot - top)
+    return Markup(
+        '<rect class="fill" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}: {}</title></rect>'
+    ).format(x + 1, foot - height, max(1.0, step - 2), height, found.label, found.count)
 
 
 def _bin_labels(found: Distribution, left: float, step: float, foot: float) -> Iterable[Markup]:
@@ -165,8 +172,8 @@ def dag(found: Dag) -> Markup:
     label = f"DAG of {calls} calls and {len(found.nodes) - calls} virtual nodes"
     width, height = placed.width + 4, placed.height + 4
     return Markup(
-        '<svg class="dag" width="{w:.0f}" height="{h:.0f}" viewBox="-2 -2 {w:.0f} {h:.0f}" role="img" aria-label="{label}">'
-        "{lines}{nodes}</svg>"
+        '<svg class="dag" width="{w:.0f}" height="{h:.0f}" viewBox="-2 -2 {w:.0f} {h:.0f}" role="img" '
+        'aria-label="{label}">{lines}{nodes}</svg>'
     ).format(w=width, h=height, label=label, lines=lines, nodes=nodes)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from agentomnia.errors import InputError
 
@@ -56,7 +57,7 @@ def place(sizes: Mapping[str, tuple[float, float]], edges: Iterable[Edge], late:
     known = list(dict.fromkeys(e for e in edges if e[0] in sizes and e[1] in sizes))
     layer = layers(list(sizes), known, late)
     rows, chains = _with_bends(list(sizes), known, layer)
-    links = [link for chain in chains.values() for link in zip(chain, chain[1:])]
+    links = [link for chain in chains.values() for link in pairwise(chain)]
     above, below = _neighbours(links, first=1), _neighbours(links, first=0)
     rows = _ordered(rows, above, below)
     widths = {n: sizes[n][0] if n in sizes else _BEND_WIDTH for row in rows for n in row}
@@ -137,7 +138,7 @@ def _centres(
     """The horizontal centre of every node, pulled towards its neighbours without changing the order."""
     centres: dict[str, float] = {}
     for row in rows:
-        centres |= _apart(row, {n: 0.0 for n in row}, widths)
+        centres |= _apart(row, dict.fromkeys(row, 0.0), widths)
     for sweep in range(_SWEEPS):
         for row in rows if sweep % 2 == 0 else reversed(rows):
             wanted = {n: _mean((*above.get(n, ()), *below.get(n, ())), centres, centres[n]) for n in row}

@@ -29,8 +29,7 @@ from agentomnia.runs.run import Run, read_jsonl
 from agentomnia.runs.tasks import make_tasks
 from agentomnia.runs.validate import validate_environments, validate_tasks
 from agentomnia.synthesis.environments.author import BuiltinAuthor
-from agentomnia.synthesis.tasks.gate import reference_answer
-from agentomnia.task.task import PrivateTask, Task
+from agentomnia.task.task import PrivateTask, Task, answer_message
 
 TASKS_PER_ENVIRONMENT = 10
 CHAT_TASKS = 30
@@ -136,7 +135,7 @@ def reference_script(tasks: Iterable[tuple[Task, PrivateTask]]) -> Callable[[dic
         private = known[query]
         number = sum(1 for m in body["messages"] if m["role"] == "assistant")
         if number == len(private.calls):
-            return Answer(content=reference_answer(private))
+            return Answer(content=answer_message(private.answer))
         call = private.calls[number]
         arguments = json.dumps(call.arguments, ensure_ascii=False)
         return Answer(tool_calls=(ToolCall(id=f"call_{number}", name=call.tool, arguments=arguments),))

@@ -65,7 +65,9 @@ def assemble(plan: Plan, heading: Heading, lineage: Lineage, report: Report) -> 
         lineage=lineage,
     )
     if any(r.key_names or r.ids for r in chosen.resources.values()):
-        report.note("identifiers are given by the environment and are text, e.g. PET-0001, also where the file has numbers")
+        report.note(
+            "identifiers are given by the environment and are text, e.g. PET-0001, also where the file has numbers"
+        )
     return ReadSeed(spec=spec, unmodelled=tuple(report.unmodelled.values()), notes=tuple(report.notes))
 
 
@@ -80,7 +82,9 @@ def _telling_text(heading: Heading, plan: Plan) -> str:
 
 
 def _drop_empty(plan: Plan, report: Report) -> None:
-    for variable in [v for v, r in plan.resources.items() if not any(g.embedded or g.shape.scalar for g in r.fields.values())]:
+    for variable in [
+        v for v, r in plan.resources.items() if not any(g.embedded or g.shape.scalar for g in r.fields.values())
+    ]:
         for planned in plan.resources.pop(variable).operations:
             report.leave_out(planned.call.label, f"the file does not tell what a record of {variable!r} holds")
 
@@ -113,7 +117,13 @@ def _chosen(plan: Plan, report: Report) -> Plan:
     rest = list(plan.resources)
     operations = 0
     while rest and len(order) < MAX_ENTITIES:
-        best = max(rest, key=lambda v: (_weight(plan.resources[v]) + 3 * len(links[v] & set(order)) + (0 if order else 2 * len(links[v])), -rest.index(v)))
+        best = max(
+            rest,
+            key=lambda v: (
+                _weight(plan.resources[v]) + 3 * len(links[v] & set(order)) + (0 if order else 2 * len(links[v])),
+                -rest.index(v),
+            ),
+        )
         rest.remove(best)
         if order and operations + len(plan.resources[best].operations) > MAX_TOOLS:
             continue
@@ -122,7 +132,7 @@ def _chosen(plan: Plan, report: Report) -> Plan:
     for variable in [v for v in plan.resources if v not in order]:
         for planned in plan.resources[variable].operations:
             report.leave_out(planned.call.label, BEYOND)
-    return Plan({v: plan.resources[v] for v in plan.resources if v in order})
+    return Plan({v: plan.resources[v] for v in plan.resources if v in order}, plan.schemas)
 
 
 def _trim(resource: Resource, report: Report) -> None:
@@ -144,14 +154,20 @@ def _without_idle(plan: Plan, report: Report, heading: Heading) -> Plan:
     if len(plan.resources) <= MIN_ENTITIES:
         return plan
     links = _links(plan)
-    idle = [v for v, r in plan.resources.items() if not links[v] and len(r.operations) == 1 and r.operations[0].deed != "list"]
+    idle = [
+        v
+        for v, r in plan.resources.items()
+        if not links[v] and len(r.operations) == 1 and r.operations[0].deed != "list"
+    ]
     kept = {v: r for v, r in plan.resources.items() if v not in idle}
     if len(kept) < MIN_ENTITIES:
         return plan
     for variable in idle:
         for planned in plan.resources[variable].operations:
-            report.leave_out(planned.call.label, f"a lone operation on {variable!r}, which nothing else of the file touches")
-    return Plan(kept)
+            report.leave_out(
+                planned.call.label, f"a lone operation on {variable!r}, which nothing else of the file touches"
+            )
+    return Plan(kept, plan.schemas)
 
 
 def _demand_enough(entities: int, tools: list[Tool], heading: Heading) -> None:
@@ -159,7 +175,8 @@ def _demand_enough(entities: int, tools: list[Tool], heading: Heading) -> None:
     if entities >= MIN_ENTITIES and len(tools) >= MIN_TOOLS and changing:
         return
     raise SeedError(
-        f"{heading.where}: only {entities} kinds of record and {len(tools)} operations ({changing} that change something) can be "
+        f"{heading.where}: only {entities} kinds of record and {len(tools)} operations ({changing} that change "
+        f"something) can be "
         f"modelled, too little for a stateful environment ({MIN_ENTITIES} kinds, {MIN_TOOLS} operations, one change); "
         "choose a file with collections that are created, read and changed"
     )

@@ -39,18 +39,26 @@ def create_many(builder: ToolBuilder, draft: Draft, argument: Argument) -> Tool 
             values[attribute.name] = f"item[{name!r}]"
         elif name:
             values[attribute.name] = f"item[{name!r}] if {name!r} in item else {attribute.default!r}"
-    missing = [a.name for a in entity.attributes if a.name not in values and not a.nullable and a.default is None and a.type != "list"]
+    missing = [
+        a.name
+        for a in entity.attributes
+        if a.name not in values and not a.nullable and a.default is None and a.type != "list"
+    ]
     kept = {n: s for n, s in items.properties.items() if usable(n) in values}
     if missing or not kept:
-        builder.report.leave_out(draft.planned.call.label, f"items of the list lack {', '.join(missing) or 'every kept field'}")
+        builder.report.leave_out(
+            draft.planned.call.label, f"items of the list lack {', '.join(missing) or 'every kept field'}"
+        )
         return None
     natural = next((a.name for a in entity.attributes if a.unique), None)
     name = draft.free(argument.name)
     shape = Shape(kind="object", properties=kept, required=items.required & kept.keys())
     draft.parameters.append(
         Parameter(
-            name=name, json_schema={"type": "array", "items": {**simple_schema(shape), "additionalProperties": False}, "minItems": 1},
-            description=sentence(argument.description or argument.shape.description) or f"The new {spoken(plural(entity.variable))}.",
+            name=name, json_schema={"type": "array", "items": {**simple_schema(shape), "additionalProperties": False},
+            "minItems": 1},
+            description=sentence(argument.description or argument.shape.description) or f"The new "
+            f"{spoken(plural(entity.variable))}.",
         )
     )  # fmt: skip
     if natural is not None and natural in values:
@@ -64,8 +72,10 @@ def _refuse_known(draft: Draft, name: str, source: str, natural: str) -> None:
     entity = draft.entity
     words = spoken(natural)
     draft.steps += [
-        Guard(that=f"not any(r.{natural} == item[{source!r}] for item in {name} for r in {entity.name})", code="conflict",
-              message=f"There is {article(entity.noun)} with one of these {words}s already.", hint="Leave out what exists."),
+        Guard(that=f"not any(r.{natural} == item[{source!r}] for item in {name} for r in {entity.name})",
+        code="conflict",
+              message=f"There is {article(entity.noun)} with one of these {words}s already.",
+              hint="Leave out what exists."),
         Guard(that=f"len(set([item[{source!r}] for item in {name}])) == len({name})", code="invalid_argument",
               message=f"Two of the given ones have the same {words}.", hint="Give each once."),
     ]  # fmt: skip
@@ -98,7 +108,8 @@ def delete_many(builder: ToolBuilder, draft: Draft) -> Tool | None:
     draft.parameters.append(
         Parameter(
             name=name, json_schema={"type": "array", "items": {"type": "string"}, "minItems": 1},
-            description=sentence(argument.description or argument.shape.description) or f"Which {entity.noun} records to delete.",
+            description=sentence(argument.description or argument.shape.description) or f"Which {entity.noun} records "
+            f"to delete.",
         )
     )  # fmt: skip
     draft.steps += [
@@ -124,8 +135,10 @@ def _delete_alike(builder: ToolBuilder, draft: Draft, argument: Argument, items:
     shape = Shape(kind="object", properties={n: items.properties[n] for n in fields}, required=frozenset(fields))
     draft.parameters.append(
         Parameter(
-            name=name, json_schema={"type": "array", "items": {**simple_schema(shape), "additionalProperties": False}, "minItems": 1},
-            description=sentence(argument.description or argument.shape.description) or f"The {entity.noun} records to delete.",
+            name=name, json_schema={"type": "array", "items": {**simple_schema(shape), "additionalProperties": False},
+            "minItems": 1},
+            description=sentence(argument.description or argument.shape.description) or f"The {entity.noun} records "
+            f"to delete.",
         )
     )  # fmt: skip
     record = draft.free_record(entity.variable)
@@ -135,6 +148,7 @@ def _delete_alike(builder: ToolBuilder, draft: Draft, argument: Argument, items:
         Guard(that="len(missing) == 0", code="not_found", message=f"Not every {entity.noun} of the list exists.",
               hint=f"Look each {entity.noun} up first."),
     ]  # fmt: skip
-    body = f"for {record} in {entity.name}:\n    if any({same.format(record)} for item in {name}):\n        delete({record})"
+    body = f"for {record} in {entity.name}:\n    if any({same.format(record)} for item in {name}):\n        "
+    f"delete({record})"
     action = Procedure(steps=tuple(draft.steps), body=body, returns=(("deleted", f"len({name})"),), undo=True)
     return builder.finished(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))

@@ -17,20 +17,28 @@ from agentomnia.seeds.shape import Shape
 _MAX_CHOICES = 60
 _LONG_TEXT = 240
 
-_TEXT_NAMES = re.compile(r"(\A|_)(description|body|content|contents|notes?|comments?|message|text|bio|summary|details|reason|instructions|remarks?|about|abstract|overview|biography|caption|excerpt|markdown|html)\Z")
+_TEXT_NAMES = re.compile(
+    r"(\A|_)(description|body|content|contents|notes?|comments?|message|text|bio|summary|details|reason|instructions|"
+    r"remarks?|about|abstract|overview|biography|caption|excerpt|markdown|html)\Z"
+)
 _MOMENT_NAMES = re.compile(r"_at\Z|_datetime\Z|(\A|_)timestamp\Z|(\A|_)date_time\Z")
 _DAY_NAMES = re.compile(r"(\A|_)(date|birthday|dob|day)\Z|_on\Z")
 
-_PAST = re.compile(r"\A(created|updated|modified|last|published|joined|registered|started|deleted|first|inserted|added)_|(created|updated|modified)(_at|_on|_date)?\Z")
+_PAST = re.compile(
+    r"\A(created|updated|modified|last|published|joined|registered|started|deleted|first|inserted|added)_|(created|"
+    r"updated|modified)(_at|_on|_date)?\Z"
+)
 
 _TEXT_MAKERS: tuple[tuple[str, str], ...] = (
     (r"(\A|_)e?mail(_address)?\Z", "email"),
     (r"(\A|_)(phone|mobile|fax|telephone|cell)(_number|_no)?\Z", "phone"),
     (r"(\A|_)(first_name|given_name|forename)\Z", "first"),
     (r"(\A|_)(last_name|family_name|surname)\Z", "last"),
-    (r"(\A|_)(full_name|real_name|person_name|customer_name|contact_name|author_name|user_name_full|assignee|owner|author|reporter|created_by|updated_by|manager|contact|recipient|sender)\Z", "person"),
+    (r"(\A|_)(full_name|real_name|person_name|customer_name|contact_name|author_name|user_name_full|assignee|owner|"
+    r"author|reporter|created_by|updated_by|manager|contact|recipient|sender)\Z", "person"),
     (r"(\A|_)(user_?name|login|screen_name|nick(name)?)\Z", "login"),
-    (r"(\A|_)(company|company_name|organi[sz]ation|organi[sz]ation_name|employer|vendor|merchant|supplier|business_name|legal_name|brand|manufacturer|publisher)\Z", "company"),
+    (r"(\A|_)(company|company_name|organi[sz]ation|organi[sz]ation_name|employer|vendor|merchant|supplier|"
+    r"business_name|legal_name|brand|manufacturer|publisher)\Z", "company"),
     (r"(\A|_)(city|town|municipality)\Z", "city"),
     (r"(\A|_)(street|address|address_?line_?1?|line_?1|street_address|address1)\Z", "address"),
     (r"(\A|_)(zip|zip_code|postal_code|postcode)\Z", 'code("#####")'),
@@ -44,30 +52,37 @@ _TEXT_MAKERS: tuple[tuple[str, str], ...] = (
     (r"(\A|_)(ip|ip_address|ipv4)\Z", 'pick("192.0.2.11", "192.0.2.24", "198.51.100.7", "203.0.113.40")'),
     (r"(\A|_)(version)\Z", 'pick("1.0.0", "1.2.0", "1.4.3", "2.0.1", "2.1.0")'),
     (r"(\A|_)(sku|barcode|ean|upc)\Z", 'code("SKU-####-@@")'),
-    (r"(\A|_)(number|reference|ref|code|serial|serial_number|tracking_number|external_id|account_number|no)\Z", 'code("@@-####")'),
+    (r"(\A|_)(number|reference|ref|code|serial|serial_number|tracking_number|external_id|account_number|no)\Z",
+    'code("@@-####")'),
     (r"(\A|_)(token|secret|api_?key|password|hash|checksum|fingerprint|signature)\Z", 'code("@@##@@##@@##")'),
     (r"(\A|_)(uuid|guid)\Z", 'code("########-####")'),
     (r"(\A|_)(gender|sex)\Z", 'pick("female", "male", "other")'),
     (r"(\A|_)(mime_?type|content_type|media_type)\Z", 'pick("text/plain", "application/pdf", "image/png", "text/csv")'),
-    (r"(\A|_)(file_?name|filename)\Z", 'pick("report.pdf", "notes.txt", "invoice.pdf", "photo.png", "plan.docx", "data.csv")'),
+    (r"(\A|_)(file_?name|filename)\Z", 'pick("report.pdf", "notes.txt", "invoice.pdf", "photo.png", "plan.docx", '
+    '"data.csv")'),
     (r"(\A|_)(path|file_?path|directory|folder)\Z", "path"),
     (r"(\A|_)(slug|handle|key)\Z", "slug"),
 )  # fmt: skip
 
 _PEOPLE = frozenset(
-    "user customer member person contact client employee owner author patient student teacher driver account_holder guest "
-    "passenger participant attendee subscriber staff agent lead candidate applicant player doctor tenant borrower profile "
+    "user customer member person contact client employee owner author patient student teacher driver account_holder "
+    "guest "
+    "passenger participant attendee subscriber staff agent lead candidate applicant player doctor tenant borrower "
+    "profile "
     "recipient worker technician".split()
 )
 _COMPANIES = frozenset("company organization organisation vendor supplier merchant brand store shop business tenant "
                        "manufacturer publisher partner account".split())  # fmt: skip
 
 _VOCABULARIES: dict[str, str] = {
-    "login": "amara|bela.k|carmen|chidi_e|dmitri|elena99|farah|felix.h|grace|hana_i|ines|jamal|kofi|lars_n|leila|malik|mei.l|"
+    "login": "amara|bela.k|carmen|chidi_e|dmitri|elena99|farah|felix.h|grace|hana_i|ines|jamal|kofi|lars_n|leila|"
+    "malik|mei.l|"
     "nadia|noor|omar_h|petra|priya|rafael|rosa|samir|tessa|tomas|viktor|wanda|zoe",
-    "first": "Amara|Bela|Carmen|Chidi|Dmitri|Elena|Farah|Felix|Grace|Hana|Ines|Jamal|Kofi|Lars|Leila|Malik|Mei|Nadia|Noor|Omar|"
+    "first": "Amara|Bela|Carmen|Chidi|Dmitri|Elena|Farah|Felix|Grace|Hana|Ines|Jamal|Kofi|Lars|Leila|Malik|Mei|Nadia|"
+    "Noor|Omar|"
     "Petra|Priya|Rafael|Rosa|Samir|Tessa|Tomas|Viktor|Wanda|Zoe",
-    "last": "Abebe|Alvarez|Becker|Bianchi|Castro|Cohen|Dubois|Eriksen|Fischer|Garcia|Haddad|Ibrahim|Ito|Jensen|Kaur|Kim|Kowalski|"
+    "last": "Abebe|Alvarez|Becker|Bianchi|Castro|Cohen|Dubois|Eriksen|Fischer|Garcia|Haddad|Ibrahim|Ito|Jensen|Kaur|"
+    "Kim|Kowalski|"
     "Larsen|Moreau|Novak|Okafor|Patel|Reyes|Rossi|Santos|Silva|Tanaka|Vargas|Weber|Zhang",
     "url": "https://example.org/amber|https://example.org/birch|https://example.org/cedar|https://example.org/delta|"
     "https://example.org/ember|https://example.org/fjord|https://example.org/grove|https://example.org/harbour|"
@@ -75,19 +90,29 @@ _VOCABULARIES: dict[str, str] = {
     "path": "/projects/atlas/readme.md|/projects/atlas/plan.md|/projects/beacon/notes.txt|/reports/2026/january.csv|"
     "/reports/2026/february.csv|/reports/summary.md|/home/notes/ideas.txt|/home/notes/meeting.md|/drafts/letter.txt|"
     "/drafts/outline.md|/archive/2025/report.pdf|/archive/2025/budget.csv|/shared/contacts.csv|/shared/glossary.md|"
-    "/templates/invoice.html|/templates/email.html|/data/samples.json|/data/readings.csv|/config/settings.toml|/config/rules.yaml",
-    "slug": "north-quay|silver-birch|blue-harbor|green-meadow|copper-lane|amber-field|cedar-point|delta-works|east-gate|fern-hill|"
-    "granite-ridge|harvest-home|iron-bridge|jade-garden|lantern-row|maple-court|oak-street|pine-hollow|quartz-bay|river-walk|"
+    "/templates/invoice.html|/templates/email.html|/data/samples.json|/data/readings.csv|/config/settings.toml|"
+    "/config/rules.yaml",
+    "slug": "north-quay|silver-birch|blue-harbor|green-meadow|copper-lane|amber-field|cedar-point|delta-works|"
+    "east-gate|fern-hill|"
+    "granite-ridge|harvest-home|iron-bridge|jade-garden|lantern-row|maple-court|oak-street|pine-hollow|quartz-bay|"
+    "river-walk|"
     "saffron-hall|stone-mill|tide-pool|willow-bank",
-    "title": "Spring launch|Quarterly review|Harbour renovation|Night shift cover|Customer survey|Stock count|Annual audit|"
+    "title": "Spring launch|Quarterly review|Harbour renovation|Night shift cover|Customer survey|Stock count|Annual "
+    "audit|"
     "Team handover|Website refresh|Supplier change|Safety check|Budget draft|Summer campaign|Data clean-up|Office move|"
-    "Training day|Price update|Partner visit|Winter schedule|Release notes|Welcome pack|Route planning|Energy report|Pilot study",
-    "name": "North Quay|Silver Birch|Blue Harbor|Green Meadow|Copper Lane|Amber Field|Cedar Point|Delta Works|East Gate|Fern Hill|"
-    "Granite Ridge|Harvest Home|Iron Bridge|Jade Garden|Lantern Row|Maple Court|Oak Street|Pine Hollow|Quartz Bay|River Walk|"
+    "Training day|Price update|Partner visit|Winter schedule|Release notes|Welcome pack|Route planning|Energy report|"
+    "Pilot study",
+    "name": "North Quay|Silver Birch|Blue Harbor|Green Meadow|Copper Lane|Amber Field|Cedar Point|Delta Works|East "
+    "Gate|Fern Hill|"
+    "Granite Ridge|Harvest Home|Iron Bridge|Jade Garden|Lantern Row|Maple Court|Oak Street|Pine Hollow|Quartz Bay|"
+    "River Walk|"
     "Saffron Hall|Stone Mill|Tide Pool|Willow Bank",
-    "prose": "Checked and found in order.|Needs a second look next week.|Agreed with everyone involved.|Waiting for an answer from the "
-    "supplier.|Replaces the earlier version.|Asked for by the regional office.|To be discussed at the next meeting.|Nothing "
-    "unusual so far.|Moved from the old system.|Please handle with care.|Covers the first half of the year.|Reviewed by two people.",
+    "prose": "Checked and found in order.|Needs a second look next week.|Agreed with everyone involved.|Waiting for "
+    "an answer from the "
+    "supplier.|Replaces the earlier version.|Asked for by the regional office.|To be discussed at the next meeting.|"
+    "Nothing "
+    "unusual so far.|Moved from the old system.|Please handle with care.|Covers the first half of the year.|Reviewed "
+    "by two people.",
 }  # fmt: skip
 
 
@@ -269,7 +294,9 @@ def _making(attribute: Attribute, shape: Shape, owner: str) -> dict[str, Any]:
         case "list":
             return _list_making(attribute, shape)
         case "object":
-            return {"maker": f"pick({', '.join(repr(_example(shape, n)) for n in range(4))})"} if shape.properties else {}
+            return (
+                {"maker": f"pick({', '.join(repr(_example(shape, n)) for n in range(4))})"} if shape.properties else {}
+            )
         case _:
             return {}
 
@@ -408,7 +435,8 @@ def label_of(attributes: tuple[Attribute, ...]) -> str | None:
     """The field that people use as a record's name."""
     named = {a.name for a in attributes if a.type == "string" and a.target is None}
     for name in ("name", "title", "display_name", "full_name", "user_name", "username", "login", "subject", "label",
-                 "friendly_name", "first_name", "email", "code", "number", "reference", "slug", "key", "path", "sku"):  # fmt: skip
+                 "friendly_name", "first_name", "email", "code", "number", "reference", "slug", "key", "path",
+                 "sku"):  # fmt: skip
         if name in named:
             return name
     return next((a.name for a in attributes if a.name in named and a.name.endswith(("_name", "_title"))), None)

@@ -26,10 +26,16 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")]
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if tag not in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")
+)
 
 
 def read_values(path: Path) -> Any:
@@ -43,7 +49,9 @@ def read_values(path: Path) -> Any:
     except OSError as error:
         raise SeedError(f"{path}: cannot be read: {error.strerror}; check the path") from None
     if len(raw) > _MAX_BYTES:
-        raise SeedError(f"{path}: {len(raw) // 1_000_000} MB is more than is read ({_MAX_BYTES // 1_000_000}); split the file")
+        raise SeedError(
+            f"{path}: {len(raw) // 1_000_000} MB is more than is read ({_MAX_BYTES // 1_000_000}); split the file"
+        )
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -81,7 +89,8 @@ def _parse_json(text: str, where: str) -> Any:
         except yaml.YAMLError:
             cut = " (the file ends there: it is cut short)" if error.pos >= len(text.rstrip()) - 1 else ""
             raise SeedError(
-                f"{where}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}{cut}; export the file again"
+                f"{where}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}{cut}; export the file "
+                f"again"
             ) from None
 
 

@@ -18,9 +18,12 @@ from agentomnia.taxonomy.axes import Domain, domains
 _NAME, _OBJECT, _OPERATION, _DESCRIPTION = 5.0, 3.0, 1.5, 1.5
 _CLOSE = 0.92
 _STOP = frozenset(
-    "a an and api are as at be by can for from get has have in into is it its list new of on one or other our rest service set "
-    "that the their them this to up use used user uses using via was we which will with you your data create update delete add "
-    "all any between manage management access provide provides allow allows enable enables http https com www information".split()
+    "a an and api are as at be by can for from get has have in into is it its list new of on one or other our rest "
+    "service set "
+    "that the their them this to up use used user uses using via was we which will with you your data create update "
+    "delete add "
+    "all any between manage management access provide provides allow allows enable enables http https com www "
+    "information".split()
 )
 
 

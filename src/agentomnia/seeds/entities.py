@@ -16,14 +16,28 @@ import networkx as nx
 
 from agentomnia.environment.spec import Attribute, Entity
 from agentomnia.seeds.believable import attribute_of, choices_of, label_of, stored_as
-from agentomnia.seeds.naming import class_case, free_name, plural, sentence, singular, snake, usable
-from agentomnia.seeds.plan import Given, Plan, Planned, Resource, flattened, is_list, looks_like_id, record_in, spoken_noun, target_of
+from agentomnia.seeds.naming import class_case, free_name, plural, sentence, singular, snake, usable, words
+from agentomnia.seeds.plan import (
+    Given,
+    Plan,
+    Planned,
+    Resource,
+    flattened,
+    is_list,
+    looks_like_id,
+    record_in,
+    spoken_noun,
+    target_of,
+)
 from agentomnia.seeds.seed import Report
 from agentomnia.seeds.shape import Shape, both
 
 MAX_FIELDS = 18
-_CREATED = frozenset(("created_at", "created", "created_on", "date_created", "creation_date", "created_date", "create_time", "creation_time", "inserted_at", "date_added", "added_at", "opened_at"))  # fmt: skip
-_UPDATED = frozenset(("updated_at", "updated", "modified", "modified_at", "last_modified", "updated_on", "date_modified", "date_updated", "update_time", "last_updated", "last_modified_at", "changed_at", "modified_on"))  # fmt: skip
+_CREATED = frozenset(("created_at", "created", "created_on", "date_created", "creation_date", "created_date",
+"create_time", "creation_time", "inserted_at", "date_added", "added_at", "opened_at"))  # fmt: skip
+_UPDATED = frozenset(("updated_at", "updated", "modified", "modified_at", "last_modified", "updated_on",
+"date_modified", "date_updated", "update_time", "last_updated", "last_modified_at", "changed_at",
+"modified_on"))  # fmt: skip
 _STATUS = frozenset(("status", "state", "lifecycle_state", "provisioning_state"))
 _ORDERING = re.compile(r"(\A|_)(sort|order|direction|format|fields|view|mode|detail|output|expand|include)(_|\Z)")
 
@@ -55,28 +69,42 @@ def gather_schemas(plan: Plan) -> None:
     for resource in plan.resources.values():
         # a schema that several resources share names none of them
         resource.schema_names -= {n for n, owners in seen.items() if len(owners) > 1}
+        plan.schemas |= dict.fromkeys(sorted(resource.schema_names), resource.variable)
 
 
 def gather_fields(plan: Plan) -> None:
     """Fill the fields of every resource from its answers first, then from its bodies."""
     for resource in plan.resources.values():
         fields: dict[str, Given] = {}
-        for planned, shape in _sources(resource):
+        for shape in _sources(resource):
             for name, given in flattened(shape, resource, plan):
                 known = fields.get(name)
                 fields[name] = given if known is None else _merged(known, given)
             resource.description = resource.description or sentence(shape.description)
         resource.fields = fields
         resource.natural = _natural_key(resource)
+        if resource.natural is not None and not resource.of("create"):
+            resource.operations = [replace(p, deed="save") if _puts_new(p) else p for p in resource.operations]
 
 
-def _sources(resource: Resource) -> Iterator[tuple[Planned, Shape]]:
+def _puts_new(planned: Planned) -> bool:
+    """Whether a PUT on a record says that it creates the record where there is none."""
+    said = f"{planned.call.summary} {' '.join(words(planned.call.spoken_name))}".lower()
+    return (
+        planned.deed == "update"
+        and planned.call.method == "put"
+        and re.search(r"\b(create|add|register|put)", said) is not None
+    )
+
+
+def _sources(resource: Resource) -> Iterator[Shape]:
+    """The shapes that show a resource's fields, those of whole records first."""
     shown = False
     for planned in resource.of("get", "list"):
         shape = record_in(planned.call.answer, resource.variable)
         if shape.properties and (planned.deed == "get" or is_list(planned.call.answer, resource.variable) or not shown):
             shown = True
-            yield planned, shape
+            yield shape
     for planned in resource.of("create", "update", "save"):
         body = planned.body
         if len(planned.call.placed("body")) == 1 and (items := _batch_items(body)) is not None:
@@ -86,21 +114,23 @@ def _sources(resource: Resource) -> Iterator[tuple[Planned, Shape]]:
         if planned.deed == "update" and not planned.call.method and resource.of("create", "save"):
             # how a tool changes a record (a list of edits) is no field of it
             body = replace(body, properties={n: s for n, s in body.properties.items() if s.scalar})
-        yield planned, body
+        yield body
     if not shown:
         for planned in resource.of("create", "update"):
             shape = record_in(planned.call.answer, resource.variable)
             if shape.properties and not is_list(planned.call.answer, resource.variable):
-                yield planned, shape
+                yield shape
         for planned in resource.of("list"):
-            yield planned, Shape(kind="object", properties=_shown_by_filters(planned))
+            yield Shape(kind="object", properties=_shown_by_filters(planned))
 
 
 def _shown_by_filters(planned: Planned) -> dict[str, Shape]:
     """Fields that a tool's filters show: what can be chosen from a few values is a field of what is listed."""
     if planned.call.method:
         return {}
-    return {a.name: a.shape for a in planned.call.arguments if choices_of(a.shape) and not _ORDERING.search(snake(a.name))}
+    return {
+        a.name: a.shape for a in planned.call.arguments if choices_of(a.shape) and not _ORDERING.search(snake(a.name))
+    }
 
 
 def _batch_items(body: Shape) -> Shape | None:
@@ -114,7 +144,11 @@ def _merged(known: Given, given: Given) -> Given:
     if known.embedded or given.embedded:
         return known if known.embedded else given
     one, other = known.shape, given.shape
-    choices = tuple(dict.fromkeys((*one.choices, *other.choices))) if one.choices and other.choices else one.choices or other.choices
+    choices = (
+        tuple(dict.fromkeys((*one.choices, *other.choices)))
+        if one.choices and other.choices
+        else one.choices or other.choices
+    )
     looser = replace(
         both(one, other) if one.kind == other.kind else one,
         choices=choices,
@@ -146,7 +180,7 @@ def _natural_key(resource: Resource) -> str | None:
         last = resource.variable.rpartition("_")[2]
         stem = key.removesuffix("_name")
         candidates = [usable(key)]
-        if stem != key and stem in (resource.variable, last) or key in (resource.variable, last):
+        if (stem != key and stem in (resource.variable, last)) or key in (resource.variable, last):
             candidates += ["name"]
         for name in candidates:
             given = resource.fields.get(name)
@@ -187,7 +221,11 @@ def build_entities(plan: Plan, report: Report) -> Model:
     for resource in plan.resources.values():
         kept = _kept_fields(resource, plan, model, report)
         model.shapes[resource.variable] = kept
-        attributes = tuple(_attribute(n, g, resource, plan, model) for n, g in kept.items())
+        changing = _Changing(
+            [demanded_fields(p, resource, plan) for p in resource.of("create", "save")],
+            {n for p in resource.of("update") for n in taken_fields(p, resource, plan)},
+        )
+        attributes = tuple(_attribute(n, g, resource, plan, model, changing) for n, g in kept.items())
         entity = model.entities[resource.variable]
         model.entities[resource.variable] = entity.model_copy(
             update={"attributes": attributes, "label": label_of(attributes)}
@@ -219,11 +257,18 @@ def _kept_fields(resource: Resource, plan: Plan, model: Model, report: Report) -
         owned = model.entities[parent].key if parent in model.entities else None
         if owned is not None and owned != entity.key and parent != resource.variable:
             fields = {owned: Given(Shape(kind="string"), True), **fields}
-    ranked = sorted(fields, key=lambda n: (-_need(n, fields[n], resource, plan), list(fields).index(n)))
+    changes = resource.of("create", "update", "save")
+    demanded = {n for p in changes for n in demanded_fields(p, resource, plan)}
+    taken = {n for p in changes for n in taken_fields(p, resource, plan)}
+    need = {n: 8 * (n in demanded) + 3 * (n in taken) + _worth(n, g, resource, plan) for n, g in fields.items()}
+    ranked = sorted(fields, key=lambda n: -need[n])
     keep = set(ranked[:MAX_FIELDS])
     model.cut[resource.variable] = set(fields) - keep
     if len(fields) > len(keep):
-        report.note(f"{spoken_noun(resource.variable)}: {len(fields) - len(keep)} of {len(fields)} fields are left out to keep records readable")
+        report.note(
+            f"{spoken_noun(resource.variable)}: {len(fields) - len(keep)} of {len(fields)} fields are left out to "
+            f"keep records readable"
+        )
     return {n: g for n, g in fields.items() if n in keep}
 
 
@@ -236,11 +281,9 @@ def _says_nothing(name: str, given: Given) -> bool:
     return len(shape.choices) == 1 and (shape.read_only or name in ("type", "kind", "object"))
 
 
-def _need(name: str, given: Given, resource: Resource, plan: Plan) -> int:
-    demanded = any(name in demanded_fields(p, resource, plan) for p in resource.of("create", "update", "save"))
-    taken = any(name in taken_fields(p, resource, plan) for p in resource.of("create", "update", "save"))
+def _worth(name: str, given: Given, resource: Resource, plan: Plan) -> int:
     refers = name in {f"{p}_id" for p in resource.parents} or target_of(name, given, resource, plan) is not None
-    score = 8 * demanded + 6 * (name == resource.natural) + 4 * refers + 3 * taken
+    score = 6 * (name == resource.natural) + 4 * refers
     score += 3 * (name in _STATUS) + 3 * (name in ("name", "title", "label")) + 1 * (name in _CREATED)
     return score + (given.shape.kind != "object") + given.required
 
@@ -260,10 +303,16 @@ def demanded_fields(planned: Planned, resource: Resource, plan: Plan) -> set[str
     return demanded | natural
 
 
-def _attribute(name: str, given: Given, resource: Resource, plan: Plan, model: Model) -> Attribute:
-    creations = resource.of("create", "save")
-    demanded = [demanded_fields(p, resource, plan) for p in creations]
-    open_field = bool(creations) and not all(name in d for d in demanded)
+@dataclass(frozen=True)
+class _Changing:
+    """What creations of a resource demand, one by one, and what updates of it can set."""
+
+    demanded: list[set[str]]
+    settable: set[str]
+
+
+def _attribute(name: str, given: Given, resource: Resource, plan: Plan, model: Model, changing: _Changing) -> Attribute:
+    open_field = bool(changing.demanded) and not all(name in d for d in changing.demanded)
     own = next((p for p in resource.parents if p in model.entities and model.entities[p].key == name), None)
     target = own or target_of(name, given, resource, plan)
     if target is not None and target in model.entities:
@@ -280,8 +329,7 @@ def _attribute(name: str, given: Given, resource: Resource, plan: Plan, model: M
     attribute = attribute_of(name, given.shape, owner=resource.variable, nullable=nullable, default=default)
     if name == resource.natural:
         return attribute.model_copy(update={"unique": True, **_many_values(attribute)})
-    settable = any(name in taken_fields(p, resource, plan) for p in resource.of("update"))
-    return attribute.model_copy(update={"mutable": settable})
+    return attribute.model_copy(update={"mutable": name in changing.settable})
 
 
 def _many_values(attribute: Attribute) -> dict[str, Any]:
@@ -339,7 +387,9 @@ def _open_circles(plan: Plan, model: Model) -> None:
     ]
     for _, owner, attribute in sorted(edges, key=lambda edge: (edge[0], edge[1], edge[2].name)):
         target = attribute.target or ""
-        circular = owner == target or (graph.has_node(owner) and graph.has_node(target) and nx.has_path(graph, owner, target))
+        circular = owner == target or (
+            graph.has_node(owner) and graph.has_node(target) and nx.has_path(graph, owner, target)
+        )
         if circular:
             entity = model.entities[variables[owner]]
             opened = tuple(a.model_copy(update={"nullable": True}) if a is attribute else a for a in entity.attributes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,29 +9,43 @@ from agentomnia.environment.spec import Attribute, Entity, Filter, Parameter
 from agentomnia.seeds.believable import described, parameter_schema
 from agentomnia.seeds.call import Argument
 from agentomnia.seeds.naming import free_name, sentence, snake, spoken, usable
+from agentomnia.seeds.plan import is_transport
 
 Relation = Literal["equals", "contains", "at_least", "at_most"]
 
-_LIMITS = frozenset(("limit", "per_page", "page_size", "pagesize", "max_results", "maxresults", "max", "top", "size", "count",
+_LIMITS = frozenset(("limit", "per_page", "page_size", "pagesize", "max_results", "maxresults", "max", "top", "size",
+"count",
                      "first", "results_per_page", "max_items", "max_records", "results", "take", "rows", "num_results",
                      "max_keys", "items_per_page", "perpage", "page_limit", "max_count", "number"))  # fmt: skip
-_TEXTS = frozenset(("q", "query", "search", "keyword", "keywords", "search_term", "term", "text", "search_text", "filter_text",
+_TEXTS = frozenset(("q", "query", "search", "keyword", "keywords", "search_term", "term", "text", "search_text",
+"filter_text",
                     "search_query", "s", "pattern", "name_contains", "contains", "prefix", "name_prefix"))  # fmt: skip
 _LOW = ("min_", "from_", "start_", "after_", "since_")
 _LOW_ENDS = ("_min", "_from", "_start", "_after", "_since", "_gte", "_gt", "_ge", "_begin")
 _HIGH = ("max_", "to_", "end_", "before_", "until_")
 _HIGH_ENDS = ("_max", "_to", "_end", "_before", "_until", "_lte", "_lt", "_le", "_till")
-_BARE_LOW = frozenset(("since", "after", "from", "start", "start_date", "from_date", "date_from", "start_time", "begin", "min_date", "newer_than", "start_at", "begin_date"))
-_BARE_HIGH = frozenset(("until", "before", "to", "end", "end_date", "to_date", "date_to", "end_time", "max_date", "older_than", "end_at"))
+_BARE_LOW = frozenset(
+    (
+        "since",
+        "after",
+        "from",
+        "start",
+        "start_date",
+        "from_date",
+        "date_from",
+        "start_time",
+        "begin",
+        "min_date",
+        "newer_than",
+        "start_at",
+        "begin_date",
+    )
+)
+_BARE_HIGH = frozenset(
+    ("until", "before", "to", "end", "end_date", "to_date", "date_to", "end_time", "max_date", "older_than", "end_at")
+)
 _RANGED = frozenset(("integer", "number", "date", "datetime"))
 _MAX_FILTERS = 12
-
-_TRANSPORT = re.compile(
-    r"(\A|_)(api_?key|access_token|auth|authorization|token|key|api_version|version|format|output|callback|locale|language|lang|"
-    r"fields|select|expand|include|page|page_token|offset|cursor|client_id|app_id|tenant|signature|timestamp|nonce|sort|order|"
-    r"sort_by|order_by|direction|sort_order|v|alt|accept|market|site|start_index|skip|per_page|page_number|mkt|depth)\Z"
-)
-"""Names of parameters that say how to answer, not about what."""
 
 LIMIT_SCHEMA: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 200}
 
@@ -53,7 +66,7 @@ def is_limit(name: str) -> bool:
 
 def tells_how(argument: Argument) -> bool:
     """Whether a parameter only says how to answer (paging, order, form, credentials), so that it can be left out."""
-    return not argument.required or bool(_TRANSPORT.search(snake(argument.name))) or is_limit(argument.name)
+    return not argument.required or is_transport(argument.name) or is_limit(argument.name)
 
 
 def match_filters(arguments: list[Argument], entity: Entity, taken: set[str]) -> tuple[list[Matched], list[Argument]]:
@@ -135,7 +148,9 @@ def _range_place(name: str, fields: dict[str, Attribute]) -> tuple[Attribute, Re
         (_LOW, _LOW_ENDS, "at_least"), (_HIGH, _HIGH_ENDS, "at_most"),
     )  # fmt: skip
     for heads, tails, relation in relations:
-        stems = [name.removeprefix(h) for h in heads if name.startswith(h)] + [name.removesuffix(t) for t in tails if name.endswith(t)]
+        stems = [name.removeprefix(h) for h in heads if name.startswith(h)] + [
+            name.removesuffix(t) for t in tails if name.endswith(t)
+        ]
         for stem in stems:
             for field in (stem, f"{stem}_at", f"{stem}_date", f"{stem}_on", f"{stem}_time"):
                 if field in ranged:

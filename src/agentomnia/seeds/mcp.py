@@ -65,11 +65,15 @@ def read_mcp(values: Any, source: str = "mcp", *, prefix: str = "") -> ReadSeed:
     calls = list(_calls(tools, report, prefix))
     plan = _plan(calls, report)
     title, about = _heading(values, source, plan)
-    return assemble(plan, Heading(title, about, source), Lineage(kind="mcp", source=source, digest=digest(list(tools))), report)
+    return assemble(
+        plan, Heading(title, about, source), Lineage(kind="mcp", source=source, digest=digest(list(tools))), report
+    )
 
 
 def _heading(values: Any, source: str, plan: Plan) -> tuple[str, str]:
-    info = mapping(mapping(mapping(values).get("result")).get("serverInfo")) or mapping(mapping(values).get("serverInfo"))
+    info = mapping(mapping(mapping(values).get("result")).get("serverInfo")) or mapping(
+        mapping(values).get("serverInfo")
+    )
     stem = source.rpartition("/")[2].partition(".")[0].replace("_", " ").replace("-", " ")
     title = text_of(info.get("title")) or text_of(info.get("name")) or stem
     nouns = ", ".join(v.replace("_", " ") for v, r in plan.resources.items() if r.of("create", "save"))
@@ -86,7 +90,9 @@ def _calls(tools: list[Mapping[str, Any]], report: Report, prefix: str) -> Itera
         shapes = ShapeReader(Document(mapping(schema)))
         shape = shapes.read(schema if isinstance(schema, dict) else {})
         if shape.kind not in ("object", "any") or not isinstance(schema, dict | None):
-            report.leave_out(label, f"its arguments are {shape.kind if isinstance(schema, dict) else 'no schema'}, not an object")
+            report.leave_out(
+                label, f"its arguments are {shape.kind if isinstance(schema, dict) else 'no schema'}, not an object"
+            )
             continue
         for warning in shapes.document.warnings:
             report.note(f"{label}: {warning}")
@@ -97,7 +103,9 @@ def _calls(tools: list[Mapping[str, Any]], report: Report, prefix: str) -> Itera
             spoken_name=tool["name"] if not common else " ".join(words(tool["name"])[1:]),
             summary=sentence(text_of(tool.get("description")) or text_of(tool.get("title"))),
             arguments=tuple(
-                Argument(n, s, n in shape.required, "body", s.description) for n, s in shape.properties.items() if snake(n)
+                Argument(n, s, n in shape.required, "body", s.description)
+                for n, s in shape.properties.items()
+                if snake(n)
             ),
             answer=_answer(output),
             reads_only=hint if isinstance(hint := mapping(tool.get("annotations")).get("readOnlyHint"), bool) else None,
@@ -144,7 +152,8 @@ def _contradiction(call: Call, told: Said, whole: Said) -> str | None:
     """Where the name would be misread: the tool itself says otherwise, or it lists only some of the records."""
     reads = told.deed in ("get", "list", "count")
     if call.reads_only is not None and call.reads_only != reads:
-        return f"its name reads like {told.verb!r}, but it is marked as {'only reading' if call.reads_only else 'changing something'}"
+        return f"its name reads like {told.verb!r}, but it is marked as "
+        f"{'only reading' if call.reads_only else 'changing something'}"
     if told.deed == "list" and told.noun != whole.noun:
         return f"it lists only some {told.noun.replace('_', ' ')} records, and the file does not tell which"
     return None
@@ -158,7 +167,8 @@ def _planned(call: Call, told: Said) -> Planned:
 
 
 def _about_kept(told: Said, kept: set[str]) -> Said:
-    """The noun of a kind of record that is created somewhere: `text_file` is a file, `issue_status` changes an issue."""
+    """The noun of a kind of record that is created somewhere: `text_file` is a file, `issue_status` changes an "
+    "issue."""
     if told.noun in kept:
         return told
     ends = [k for k in kept if told.noun.endswith(f"_{k}")]
@@ -194,5 +204,7 @@ def _leave_out_contents(operations: list[Planned], report: Report) -> None:
     for planned in [p for p in operations if p.deed == "list"]:
         if any(a.required and a.name in keys for a in planned.call.arguments):
             operations.remove(planned)
-            report.leave_out(planned.call.label, f"it lists what one {planned.resource.replace('_', ' ')} holds, which the file does not tell")
-
+            report.leave_out(
+                planned.call.label,
+                f"it lists what one {planned.resource.replace('_', ' ')} holds, which the file does not tell",
+            )

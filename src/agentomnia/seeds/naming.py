@@ -21,7 +21,8 @@ _DIGEST = 8
 
 _PROGRAM_NAMES = frozenset(
     ("rows", "row", "members", "group", "groups", "numbers", "details", "dict", "deepcopy", "date", "datetime",
-     "timedelta", "found", "missing", "item", "it", "r", "n", "len", "sum", "min", "max", "abs", "round", "any", "all", "sorted",
+     "timedelta", "found", "missing", "item", "it", "r", "n", "len", "sum", "min", "max", "abs", "round", "any", "all",
+     "sorted",
      "int", "float", "str", "next", "set", "list", "print", "none", "true", "false")
 )  # fmt: skip
 """Names that compiled programs or this room's procedures use for themselves."""
@@ -42,6 +43,19 @@ _IRREGULAR = {
     "exercises": "exercise", "enterprises": "enterprise", "premises": "premise", "franchises": "franchise",
     "promises": "promise", "headsets": "headset", "selfies": "selfie", "ties": "tie", "pies": "pie",
 }  # fmt: skip
+
+_SAME = frozenset(
+    ("analytics", "statistics", "logistics", "physics", "economics", "diagnostics", "basics", "politics", "graphics",
+    "atlas",
+     "canvas", "bias", "gas", "alias", "texas", "aws", "dns", "sms", "gps", "tls", "https", "cms", "lens",
+     "kubernetes", "sales",
+     "credentials", "settings", "preferences", "stats", "capabilities", "goods", "always", "css", "pos", "rights",
+     "sas")
+)  # fmt: skip
+"""Nouns that end with an `s` of their own, or have no singular in use."""
+_SHORT_PLURALS = frozenset(
+    ("menus", "gurus", "apis", "taxis", "wikis", "kpis", "pois", "emojis", "gpus", "cpus", "skus")
+)
 
 
 def words(name: str) -> list[str]:
@@ -82,7 +96,9 @@ def singular(word: str) -> str:
 def _singular_word(word: str) -> str:
     if word in _IRREGULAR:
         return _IRREGULAR[word]
-    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is", "as", "ics")):
+    if len(word) < 4 or not word.endswith("s") or word.endswith("ss") or word in _SAME:
+        return word
+    if word.endswith(("us", "is")) and word not in _SHORT_PLURALS:
         return word
     if word.endswith("ies"):
         return word[:-3] + "y"

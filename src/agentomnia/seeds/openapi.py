@@ -31,7 +31,11 @@ _JSON = ("application/json", "application/vnd.api+json", "application/x-www-form
 
 def is_openapi(values: Any) -> bool:
     """Whether the values of a file are an OpenAPI or Swagger document."""
-    return isinstance(values, dict) and isinstance(values.get("paths"), dict) and ("openapi" in values or "swagger" in values)
+    return (
+        isinstance(values, dict)
+        and isinstance(values.get("paths"), dict)
+        and ("openapi" in values or "swagger" in values)
+    )
 
 
 def read_openapi(values: Mapping[str, Any], source: str = "openapi", *, prefix: str = "") -> ReadSeed:
@@ -46,7 +50,9 @@ def read_openapi(values: Mapping[str, Any], source: str = "openapi", *, prefix: 
         SeedError: the values are no OpenAPI document, or say too little for a stateful environment.
     """
     if not is_openapi(values):
-        raise SeedError(f"{source}: not an OpenAPI document (it needs `openapi` and `paths`); export the API description again")
+        raise SeedError(
+            f"{source}: not an OpenAPI document (it needs `openapi` and `paths`); export the API description again"
+        )
     document, report = Document(values), Report()
     calls = list(_calls(document, report, prefix))
     plan = RouteReader(calls, report).plan()
@@ -87,11 +93,17 @@ def _calls(document: Document, report: Report, prefix: str) -> Iterator[Call]:
 
 
 def _call(
-    document: Document, shapes: ShapeReader, named: tuple[str, str, str], operation: Mapping[str, Any], shared: list[Any]
+    document: Document,
+    shapes: ShapeReader,
+    named: tuple[str, str, str],
+    operation: Mapping[str, Any],
+    shared: list[Any],
 ) -> Call | str:
     """The operation as a call, or why it cannot be one."""
     method, path, name = named
-    arguments = {(a.place, a.name): a for a in _parameters(document, shapes, [*shared, *sequence(operation.get("parameters"))])}
+    arguments = {
+        (a.place, a.name): a for a in _parameters(document, shapes, [*shared, *sequence(operation.get("parameters"))])
+    }
     body = _body(document, shapes, operation)
     problem = _body_problem(body, method)
     if problem is not None:
@@ -205,7 +217,9 @@ def _shape_of_example(content: Mapping[str, Any]) -> Shape:
 
 def _shape_of_value(value: Any, depth: int) -> Shape:
     if isinstance(value, dict) and depth < 4:
-        return Shape(kind="object", properties={str(k): _shape_of_value(v, depth + 1) for k, v in list(value.items())[:60]})
+        return Shape(
+            kind="object", properties={str(k): _shape_of_value(v, depth + 1) for k, v in list(value.items())[:60]}
+        )
     if isinstance(value, list) and depth < 4:
         return Shape(kind="array", items=_shape_of_value(value[0], depth + 1) if value else Shape())
     if isinstance(value, bool):

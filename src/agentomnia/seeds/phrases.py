@@ -11,7 +11,9 @@ from agentomnia.seeds.naming import article, listed, singular, spoken
 _LABELS = frozenset(("name", "title", "display_name", "full_name", "username", "user_name", "login", "label", "path"))
 
 
-def create_asks(entity: Entity, label: str | None, references: list[tuple[str, str]], values: list[Parameter]) -> tuple[str, ...]:
+def create_asks(
+    entity: Entity, label: str | None, references: list[tuple[str, str]], values: list[Parameter]
+) -> tuple[str, ...]:
     """Asking for a new record.
 
     Args:
@@ -24,7 +26,10 @@ def create_asks(entity: Entity, label: str | None, references: list[tuple[str, s
     if label is not None:
         tails.append(f"named {{{label}}}" if label in _LABELS else f"with the {spoken(label)} {{{label}}}")
     if references:
-        tails.append("for " + listed(f"the {noun} {{{place}}}" if i else f"{{{place}}}" for i, (place, noun) in enumerate(references)))
+        tails.append(
+            "for "
+            + listed(f"the {noun} {{{place}}}" if i else f"{{{place}}}" for i, (place, noun) in enumerate(references))
+        )
     dated = [p for p in values if p.name.endswith(("_on", "_at", "_until", "_from")) and "format" in p.json_schema]
     others = [with_value(p.name, f"{{{p.name}}}", p.json_schema.get("type")) for p in values if p not in dated]
     if others:
@@ -56,7 +61,10 @@ def update_asks(record: str, required: list[Parameter]) -> tuple[str, ...]:
         return (f"update {{{record}}}",)
     if len(required) == 1:
         name = required[0].name
-        return (f"change the {spoken(name)} of {{{record}}} to {{{name}}}", f"set the {spoken(name)} of {{{record}}} to {{{name}}}")
+        return (
+            f"change the {spoken(name)} of {{{record}}} to {{{name}}}",
+            f"set the {spoken(name)} of {{{record}}} to {{{name}}}",
+        )
     parts = [f"its {spoken(p.name)} to {{{p.name}}}" for p in required]
     return (f"update {{{record}}}: set {listed(parts)}",)
 

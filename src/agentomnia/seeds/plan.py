@@ -5,6 +5,7 @@ Readers (`routes` for paths, `verbs` for names) fill a plan; `entities` and `too
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,14 +15,26 @@ from agentomnia.seeds.shape import Shape
 from agentomnia.seeds.verbs import Deed
 
 _ENVELOPES = ("data", "result", "results", "item", "items", "value", "values", "records", "entries", "content", "list",
-              "rows", "objects", "response", "payload", "body", "resources", "members", "elements", "hits", "embedded")  # fmt: skip
+              "rows", "objects", "response", "payload", "body", "resources", "members", "elements", "hits",
+              "embedded")  # fmt: skip
 _DROPPED = frozenset(
     ("links", "link", "self", "href", "etag", "embedded", "kind", "object", "odata_type", "odata_context", "odata_etag",
      "next", "previous", "resource_uri", "schema", "errors", "error", "expand", "included", "jsonapi")
 )  # fmt: skip
 """Fields that carry the transport, not the record."""
+_TRANSPORT = re.compile(
+    r"\A(x_)?(api_?key|access_token|auth|authorization|token|key|api_version|version|format|output|callback|locale|"
+    r"language|lang|"
+    r"fields|select|expand|include|page|page_token|offset|cursor|client_id|app_id|tenant|signature|timestamp|nonce|"
+    r"sort|order|"
+    r"sort_by|order_by|direction|sort_order|v|alt|accept|market|site|start_index|skip|per_page|page_number|mkt|depth)\Z"
+)
+"""Names of parameters that say how to answer, not about what."""
+_WRAPPERS = frozenset(("properties", "attributes"))
+"""Objects that hold the fields of a record for no reason of the domain's."""
 _OPTIONS = frozenset(
-    ("dry_run", "force", "recursive", "async", "verbose", "confirm", "overwrite", "validate", "preview", "notify", "return_details",
+    ("dry_run", "force", "recursive", "async", "verbose", "confirm", "overwrite", "validate", "preview", "notify",
+    "return_details",
      "include_details", "replace_all", "append", "case_sensitive", "pretty", "debug", "silent")
 )  # fmt: skip
 """Flags that say how an operation runs, not what a record is."""
@@ -55,7 +68,11 @@ class Planned:
         # an operation known by its name alone has its key among its arguments; one that creates keeps it
         own_key = None if self.deed in ("create", "save") else self.key
         taken = {own_key, *(name for name, _ in self.parents), *self.context}
-        given = [a for a in self.call.arguments if a.place == "body" or (a.place == "query" and self.call.method != "get")]
+        given = [
+            a
+            for a in self.call.arguments
+            if a.place == "body" or (a.place == "query" and self.call.method != "get" and not is_transport(a.name))
+        ]
         if not self.call.method:
             given = [a for a in given if a.name not in taken]
         return unwrapped(
@@ -108,6 +125,8 @@ class Plan:
     """Resources by variable."""
 
     resources: dict[str, Resource] = field(default_factory=dict)
+    schemas: dict[str, str] = field(default_factory=dict)
+    """Which resource a schema describes, by the schema's name."""
 
     def add(self, planned: Planned) -> None:
         """Put an operation under its resource."""
@@ -118,10 +137,17 @@ class Plan:
                 resource.parents[parent] = None
 
 
+def is_transport(name: str) -> bool:
+    """Whether a parameter says how to answer, or who asks: paging, order, form, version, credentials."""
+    return _TRANSPORT.search(snake(name)) is not None
+
+
 def looks_like_id(name: str) -> bool:
     """Whether a name is that of an identifier: `petId`, `uuid`, `order_id`."""
     plain = snake(name)
-    return plain.rpartition("_")[2] in _ID_ENDS or plain.endswith(("id", "uuid")) and plain not in ("paid", "valid", "bid", "grid")
+    return plain.rpartition("_")[2] in _ID_ENDS or (
+        plain.endswith(("id", "uuid")) and plain not in ("paid", "valid", "bid", "grid")
+    )
 
 
 def unwrapped(shape: Shape) -> Shape:
@@ -192,11 +218,22 @@ def flattened(shape: Shape, resource: Resource, plan: Plan) -> Iterator[tuple[st
     """
     for name, inner in shape.properties.items():
         plain = usable(name)
-        if not snake(name) or plain in resource.ids or plain in _DROPPED or inner.format == "binary" or inner.kind == "any":
+        if (
+            not snake(name)
+            or plain in resource.ids
+            or plain in _DROPPED
+            or inner.format == "binary"
+            or inner.kind == "any"
+        ):
             continue
         if plain in _OPTIONS and inner.kind == "boolean":
             continue
         required = name in shape.required
+        if plain in _WRAPPERS and inner.properties:
+            for part, given in flattened(inner, resource, plan):
+                if snake(part) not in {snake(n) for n in shape.properties}:
+                    yield part, replace(given, required=given.required and required)
+            continue
         if resource_of(inner, plan) is not None or _is_record_of(plain, inner, plan):
             yield plain if plain.endswith("_id") else f"{plain}_id", Given(inner, required, embedded=True)
         elif _is_flat(inner):
@@ -214,9 +251,8 @@ def _is_flat(shape: Shape) -> bool:
 
 def resource_of(shape: Shape, plan: Plan) -> str | None:
     """The resource whose record an object is, by the name of its schema."""
-    if shape.kind != "object" or not shape.name:
-        return None
-    return next((r.variable for r in plan.resources.values() if shape.name in r.schema_names), None)
+    found = plan.schemas.get(shape.name) if shape.kind == "object" and shape.name else None
+    return found if found in plan.resources else None
 
 
 def _is_record_of(name: str, shape: Shape, plan: Plan) -> bool:

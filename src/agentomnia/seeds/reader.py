@@ -25,8 +25,11 @@ def read_seed(path: Path) -> ReadSeed:
         return read_openapi(values, path.name)
     if listed_tools(values) is not None:
         return read_mcp(values, path.name)
-    found = f"an object with {', '.join(list(values)[:5])}" if isinstance(values, dict) else f"a {type(values).__name__}"
+    found = (
+        f"an object with {', '.join(list(values)[:5])}" if isinstance(values, dict) else f"a {type(values).__name__}"
+    )
     raise SeedError(
-        f"{path}: neither an OpenAPI document nor an MCP tool list, but {found}; give a file with `openapi` and `paths`, "
+        f"{path}: neither an OpenAPI document nor an MCP tool list, but {found}; give a file with `openapi` and "
+        f"`paths`, "
         "or with `tools`"
     )

@@ -1,28 +1,31 @@
 """Paths as resources: which record a path leads to, and what the method does there.
 
-    GET    /users                       list users           POST /users               create one
-    GET    /users/{userId}              read one             PUT, PATCH, DELETE        update, delete it
-    GET    /users/{userId}/orders       list the orders of a user
-    POST   /orders/{orderId}/cancel     move an order to a state
-    POST   /#X-Amz-Target=CreateTable   no path worth the name: the operationId tells (`verbs.said`)
+GET    /users                       list users           POST /users               create one
+GET    /users/{userId}              read one             PUT, PATCH, DELETE        update, delete it
+GET    /users/{userId}/orders       list the orders of a user
+POST   /orders/{orderId}/cancel     move an order to a state
+POST   /#X-Amz-Target=CreateTable   no path worth the name: the operationId tells (`verbs.said`)
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentomnia.seeds.call import Call
 from agentomnia.seeds.naming import singular, snake, words
 from agentomnia.seeds.plan import Plan, Planned, is_list, looks_like_id, record_in
 from agentomnia.seeds.seed import Report
-from agentomnia.seeds.verbs import Deed, Said, deed_of, is_move, said
+from agentomnia.seeds.verbs import Deed, Said, deed_of, is_move, names_nothing, said
 
+_VERSION = re.compile(r"[-_.]v\d+\Z", re.IGNORECASE)
 _ENDING = re.compile(r"\.(json|xml|csv|php|html|aspx?)\Z")
 _ODATA = re.compile(r"([\w.-]+)\('?\{([^}]+)\}'?\)\Z")
 _PARAMETER = re.compile(r"\{\+?([^}]+?)\*?\}(?::(\w+))?\Z")
-_NAMESPACES = re.compile(r"\A(api|rest|v\d+(\.\d+)?|latest|public|admin|internal|beta|alpha|json|services?)\Z", re.IGNORECASE)
+_NAMESPACES = re.compile(
+    r"\A(api|rest|v\d+(\.\d+)?|latest|public|admin|internal|beta|alpha|json|services?)\Z", re.IGNORECASE
+)
 _SELF = frozenset(("me", "self", "current", "mine"))
 
 
@@ -57,7 +60,7 @@ def route_of(path: str) -> Route:
     nodes: list[Node] = []
     action = ""
     for segment in path.partition("#")[0].partition("?")[0].split("/"):
-        plain = _ENDING.sub("", segment)
+        plain = _VERSION.sub("", _ENDING.sub("", segment))
         if not plain:
             continue
         odata, parameter = _ODATA.match(plain), _PARAMETER.match(plain)
@@ -82,8 +85,12 @@ class RouteReader:
         self.report = report
         self.routes = {c.label: route_of(c.path) for c in self.calls}
         self.collections = {
-            route.key(i) for route in self.routes.values() for i, node in enumerate(route.nodes) if node.parameters and node.literal
+            route.key(i)
+            for route in self.routes.values()
+            for i, node in enumerate(route.nodes)
+            if node.parameters and node.literal
         }
+        self.fewest = self._fewest()
         self.variables = self._variables()
 
     def plan(self) -> Plan:
@@ -97,6 +104,16 @@ class RouteReader:
                 plan.add(planned)
         return plan
 
+    def _fewest(self) -> dict[tuple[str, ...], int]:
+        """How many parameters name one record of a collection; more of them name something inside it."""
+        fewest: dict[tuple[str, ...], int] = {}
+        for route in self.routes.values():
+            for index, node in enumerate(route.nodes):
+                if node.parameters:
+                    key = route.key(index)
+                    fewest[key] = min(len(node.parameters), fewest.get(key, len(node.parameters)))
+        return fewest
+
     def _variables(self) -> dict[tuple[str, ...], str]:
         """A name for each collection; equal literals with different records are told apart by their parents."""
         shown: dict[tuple[str, ...], set[str]] = {}
@@ -108,7 +125,12 @@ class RouteReader:
         groups: dict[str, list[tuple[str, ...]]] = {}
         for key in sorted(self.collections | set(shown)):
             groups.setdefault(Node(key[-1]).variable, []).append(key)
-        return {key: self._told_apart(key, keys, shown) for keys in groups.values() for key in keys}
+        told = {key: self._told_apart(key, keys, shown) for keys in groups.values() for key in keys}
+        # `dnszones` and `dnsZones` are one kind of record: the spelling with more words stands for both
+        spelled: dict[str, str] = {}
+        for variable in sorted(told.values(), key=lambda v: (v.count("_"), v)):
+            spelled[variable.replace("_", "")] = variable
+        return {key: spelled[variable.replace("_", "")] for key, variable in told.items()}
 
     def _told_apart(
         self, key: tuple[str, ...], keys: list[tuple[str, ...]], shown: dict[tuple[str, ...], set[str]]
@@ -133,18 +155,38 @@ class RouteReader:
         return self._collection(call, route) or self._tail(call, route) or self._by_name(call)
 
     def _item(self, call: Call, route: Route) -> Planned | None:
-        deeds: dict[str, Deed] = {"get": "get", "put": "update", "patch": "update", "delete": "delete", "post": "update"}
+        deeds: dict[str, Deed] = {
+            "get": "get",
+            "put": "update",
+            "patch": "update",
+            "delete": "delete",
+            "post": "update",
+        }
         last = len(route.nodes) - 1
         node = route.nodes[last]
         deed = deeds.get(call.method)
         if deed is None:
             return None
+        fewest = self.fewest[route.key(last)]
+        if len(node.parameters) > fewest:
+            return self._inside(call, route, deed, fewest)
         spoken = said(node.literal)
         if spoken is not None and route.key(last - 1) in self.collections and spoken.deed != "move":
             return self._made(call, route, last, deed, words(node.literal)[0])
         if call.method == "get" and is_list(call.answer, node.variable) and not looks_like_id(node.parameters[-1]):
             return self._by_name(call)
         return self._made(call, route, last, deed, "")
+
+    def _inside(self, call: Call, route: Route, deed: Deed, fewest: int) -> Planned | None:
+        """`/zones/{zone}/{type}/{name}` beside `/zones/{zone}`: something inside a zone, which only the name tells."""
+        last = len(route.nodes) - 1
+        node, spoken = route.nodes[last], said(call.spoken_name)
+        if spoken is None or spoken.noun == self._variable(route, last):
+            return None
+        parents, context = self._above(route, last)
+        inside = (*parents, (node.parameters[fewest - 1], self._variable(route, last)))
+        others = (*context, *node.parameters[: fewest - 1], *node.parameters[fewest:-1])
+        return Planned(call, deed, deed, spoken.noun, node.parameters[-1], inside, others)
 
     def _made(self, call: Call, route: Route, last: int, deed: Deed, verb: str) -> Planned:
         node = route.nodes[last]
@@ -172,9 +214,15 @@ class RouteReader:
         node = route.nodes[last]
         known = route.key(last) in self.collections
         many = node.variable != snake(node.literal)
-        if set(words(node.literal)) & _SELF or _NAMESPACES.match(node.literal):
+        if set(words(node.literal)) & _SELF or _NAMESPACES.match(node.literal) or names_nothing(node.literal):
             return None
-        if call.method == "get" and (known or is_list(call.answer, node.variable)):
+        keyed = self._keyed(call, route)
+        if keyed is not None:
+            return keyed
+        untold = not call.answer.properties and call.answer.items is None
+        if call.method == "get" and (
+            known or is_list(call.answer, node.variable) or (many and untold and said(node.literal) is None)
+        ):
             if not known and last and said(node.literal) is not None:
                 return None
             return self._made(call, route, last, "list", "")
@@ -183,6 +231,29 @@ class RouteReader:
                 return None
             return self._made(call, route, last, "create", "")
         return None
+
+    def _keyed(self, call: Call, route: Route) -> Planned | None:
+        """An operation on one record whose key is no part of the path: `PATCH /events` with an `id` in its body."""
+        deeds: dict[str, Deed] = {"get": "get", "put": "update", "patch": "update", "delete": "delete"}
+        last = len(route.nodes) - 1
+        variable = self._variable(route, last)
+        names = {"id", "uuid", f"{variable}_id", f"{variable}_uuid", f"{variable.rpartition('_')[2]}_id"}
+        keys = [
+            a.name
+            for a in call.arguments
+            if a.place != "path"
+            and not a.shape.read_only
+            and a.shape.kind in ("string", "integer")
+            and snake(a.name) in names
+        ]
+        if not keys or call.method not in deeds:
+            return None
+        if call.method == "get" and (
+            is_list(call.answer, variable) or not next(a for a in call.arguments if a.name == keys[0]).required
+        ):
+            return None
+        made = self._made(call, route, last, deeds[call.method], "")
+        return Planned(call, made.deed, made.verb, made.resource, keys[0], made.parents, made.context)
 
     def _tail(self, call: Call, route: Route) -> Planned | None:
         """A last literal that is no collection: an action on the record, or on the collection, before it."""
@@ -219,7 +290,12 @@ class RouteReader:
     def _by_name(self, call: Call) -> Planned | None:
         """What the operation's own name says, for paths that say nothing."""
         spoken = said(call.spoken_name) or said(route_text(call.path))
-        return None if spoken is None else planned_by_name(call, spoken)
+        if spoken is None:
+            return None
+        planned, route = planned_by_name(call, spoken), self.routes[call.label]
+        parents, context = self._above(route, len(route.nodes))
+        own = tuple((a, v) for a, v in parents if a != planned.key and v != planned.resource)
+        return replace(planned, parents=own, context=context)
 
 
 def route_text(path: str) -> str:
@@ -241,7 +317,9 @@ def planned_by_name(call: Call, spoken: Said) -> Planned:
 def key_argument(call: Call, noun: str) -> str | None:
     """The argument that names the record: `<noun>_id`, `<noun>_name`, an `id`, else the first required text."""
     last = noun.rpartition("_")[2]
-    scalars = {snake(a.name): a for a in call.arguments if a.shape.kind in ("string", "integer", "any") and not a.shape.choices}
+    scalars = {
+        snake(a.name): a for a in call.arguments if a.shape.kind in ("string", "integer", "any") and not a.shape.choices
+    }
     stems = (noun, last)
     for wanted in (
         *(f"{s}_{end}" for s in stems for end in ("id", "uuid", "arn", "identifier", "key", "number", "name")),
@@ -249,7 +327,9 @@ def key_argument(call: Call, noun: str) -> str | None:
     ):  # fmt: skip
         if wanted in scalars:
             return scalars[wanted].name
-    required = [a for a in scalars.values() if a.required]
-    ids = [a for a in required if looks_like_id(a.name)]
-    chosen = ids[-1:] if ids else required[:1]
-    return chosen[0].name if chosen else None
+    required = [a for a in scalars.values() if a.required and a.place != "path"]
+    ids = [a for a in required if looks_like_id(a.name) and set(words(a.name)) & set(noun.split("_"))]
+    if ids:
+        return ids[-1].name
+    # a single plain argument names the record; an identifier of something else does not
+    return required[0].name if len(required) == 1 and not looks_like_id(required[0].name) else None

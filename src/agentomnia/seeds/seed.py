@@ -53,7 +53,9 @@ class Report:
 
     def leave_out(self, operation: str, reason: str, parameter: str = "") -> None:
         """Record an operation, or a parameter of it, that has no counterpart."""
-        self.unmodelled.setdefault((operation, parameter), Unmodelled(operation=operation, reason=reason, parameter=parameter))
+        self.unmodelled.setdefault(
+            (operation, parameter), Unmodelled(operation=operation, reason=reason, parameter=parameter)
+        )
 
     def note(self, text: str) -> None:
         """Record something served differently from the file."""

@@ -210,7 +210,9 @@ def _bound(schema: Mapping[str, Any], keyword: str, exclusive: str) -> tuple[flo
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15 else None
+    return (
+        float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15 else None
+    )
 
 
 def _length(value: Any) -> int | None:

@@ -10,18 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentomnia.environment.spec import Attribute, Entity, Filter, Guard, Let, Lookup, Parameter, Procedure, Search, Tool
+from agentomnia.environment.spec import (
+    Attribute,
+    Entity,
+    Filter,
+    Guard,
+    Let,
+    Lookup,
+    Parameter,
+    Procedure,
+    Search,
+    Tool,
+)
 from agentomnia.seeds.batches import batch_items, create_many, delete_many, is_key_list
 from agentomnia.seeds.believable import described, parameter_schema
 from agentomnia.seeds.call import Argument
 from agentomnia.seeds.entities import Model, starts_now, taken_fields, touched
 from agentomnia.seeds.filters import LIMIT_SCHEMA, Matched, is_limit, match_filters, tells_how
+from agentomnia.seeds.moves import moment_of, wanted_state
 from agentomnia.seeds.naming import free_name, plural, sentence, snake, spoken, usable
 from agentomnia.seeds.phrases import create_asks, create_phrase, delete_asks, move_asks, update_asks, update_phrase
-from agentomnia.seeds.plan import Given, Plan, Planned, Resource, flattened
+from agentomnia.seeds.plan import Given, Plan, Planned
 from agentomnia.seeds.seed import Report
 from agentomnia.seeds.shape import Shape
-from agentomnia.seeds.verbs import is_undoing, opposite_of, states_of
+from agentomnia.seeds.verbs import is_undoing
 
 _KEY = {"type": "string", "minLength": 1, "maxLength": 64}
 
@@ -68,11 +80,14 @@ class ToolBuilder:
         """The tool of one operation, or `None` with the reason reported."""
         entity = self.model.entities.get(planned.resource)
         if entity is None:
-            self.report.leave_out(planned.call.label, f"the file does not tell what {spoken(planned.resource)} records hold")
+            self.report.leave_out(
+                planned.call.label, f"the file does not tell what {spoken(planned.resource)} records hold"
+            )
             return None
         draft = Draft(planned, entity)
         builders = {
-            "get": self._get, "list": self._list, "create": self._create, "update": self._update, "delete": self._delete,
+            "get": self._get, "list": self._list, "create": self._create, "update": self._update,
+            "delete": self._delete,
             "move": self._move, "save": self._save, "count": self._count,
         }  # fmt: skip
         return builders[planned.deed](draft)
@@ -113,7 +128,10 @@ class ToolBuilder:
         natural = resource.natural
         wanted = usable(argument)
         if natural is None and wanted in {a.name for a in entity.attributes}:
-            self.report.note(f"{draft.planned.call.label}: {argument!r} is served as {entity.key}, since records also have a field of that name")
+            self.report.note(
+                f"{draft.planned.call.label}: {argument!r} is served as {entity.key}, since records also have a field "
+                f"of that name"
+            )
             wanted = entity.key
         if natural is not None and required:
             return self._named_naturally(draft, wanted, text, entity, natural)
@@ -134,12 +152,14 @@ class ToolBuilder:
         draft.parameters.append(
             Parameter(
                 name=name, json_schema=parameter_schema(attribute, Shape(kind="string")),
-                description=text or f"{spoken(natural).capitalize()} of the {entity.noun}.", carries=f"{entity.name}.{natural}",
+                description=text or f"{spoken(natural).capitalize()} of the {entity.noun}.",
+                carries=f"{entity.name}.{natural}",
             )
         )  # fmt: skip
         draft.steps.append(Let(name=record, value=f"next((r for r in {entity.name} if r.{natural} == {name}), None)"))
         draft.steps.append(
-            Guard(that=f"{record} is not None", code="not_found", message=f"There is no {entity.noun} with this {spoken(natural)}.",
+            Guard(that=f"{record} is not None", code="not_found",
+            message=f"There is no {entity.noun} with this {spoken(natural)}.",
                   hint=f"Look the {entity.noun} up first.")
         )  # fmt: skip
         return record
@@ -175,7 +195,9 @@ class ToolBuilder:
     def _note_context(self, planned: Planned, parent: tuple[str, str] | None) -> None:
         ignored = [*planned.context, *(a for a, _ in planned.parents if parent is None or a != parent[0])]
         for name in ignored:
-            self.report.leave_out(planned.call.label, "the record tells it already, or it names nothing that is modelled", name)
+            self.report.leave_out(
+                planned.call.label, "the record tells it already, or it names nothing that is modelled", name
+            )
 
     # -- readings -------------------------------------------------------------------------------------------------
 
@@ -300,7 +322,9 @@ class ToolBuilder:
                 self.report.leave_out(planned.call.label, "it matches no field", argument.name)
         return found
 
-    def _value_parameter(self, draft: Draft, attribute: Attribute, given: Given, required: bool, creating: bool) -> tuple[str, str]:
+    def _value_parameter(
+        self, draft: Draft, attribute: Attribute, given: Given, required: bool, creating: bool
+    ) -> tuple[str, str]:
         """Add the parameter for a field; returns the expression of its value and its place in what people say."""
         entity = draft.entity
         text = sentence(given.shape.description) or described(attribute)
@@ -310,13 +334,18 @@ class ToolBuilder:
             record = draft.free_record(_stem(attribute.name), name)
             owner = self.by_name[attribute.target][1]
             draft.parameters.append(
-                Parameter(name=name, json_schema=_KEY, description=text if attribute.description else f"Identifier of the {owner.noun}.",
+                Parameter(name=name, json_schema=_KEY, description=text if attribute.description else f"Identifier of "
+                f"the {owner.noun}.",
                           required=required, carries=f"{owner.name}.{owner.key}", binds=record, phrase=phrase)
             )  # fmt: skip
             return name, record
         schema = parameter_schema(attribute, given.shape)
         if creating and not required and attribute.nullable and given.shape.nullable:
-            schema = {**schema, "type": [schema["type"], "null"], **({"enum": [*schema["enum"], None]} if "enum" in schema else {})}
+            schema = {
+                **schema,
+                "type": [schema["type"], "null"],
+                **({"enum": [*schema["enum"], None]} if "enum" in schema else {}),
+            }
         name = draft.free(attribute.name)
         draft.parameters.append(
             Parameter(name=name, json_schema=schema, description=text, required=required,
@@ -348,7 +377,9 @@ class ToolBuilder:
         values, label, references, plain = self._creation_values(draft, fields, owner)
         missing = self._unfilled(entity, values)
         if missing:
-            self._refused(draft, f"a new {entity.noun} would lack {', '.join(missing)}, which the operation is not given")
+            self._refused(
+                draft, f"a new {entity.noun} would lack {', '.join(missing)}, which the operation is not given"
+            )
             return None
         self._refuse_doubles(draft, values)
         record = draft.free_new()
@@ -370,7 +401,13 @@ class ToolBuilder:
         for name, given in fields.items():
             attribute = entity.attribute(name)
             required = given.required or name == resource.natural
-            if not required and not attribute.nullable and attribute.default is None and attribute.type != "list" and not starts_now(attribute):
+            if (
+                not required
+                and not attribute.nullable
+                and attribute.default is None
+                and attribute.type != "list"
+                and not starts_now(attribute)
+            ):
                 required = True
             expression, place = self._value_parameter(draft, attribute, given, required, creating=True)
             values[name] = self._or_default(attribute, expression, required)
@@ -382,7 +419,7 @@ class ToolBuilder:
                 label = place
             else:
                 plain.append(draft.parameters[-1])
-        values |= {a.name: _moment(a) for a in entity.attributes if starts_now(a) and a.name not in values}
+        values |= {a.name: moment_of(a) for a in entity.attributes if starts_now(a) and a.name not in values}
         return values, label, references, plain
 
     def _noun_of(self, attribute: Attribute) -> str:
@@ -392,7 +429,7 @@ class ToolBuilder:
         if required or (attribute.default is None and attribute.nullable):
             return expression
         if starts_now(attribute):
-            return f"{expression} if {expression} is not None else {_moment(attribute)}"
+            return f"{expression} if {expression} is not None else {moment_of(attribute)}"
         default = [] if attribute.type == "list" and attribute.default is None else attribute.default
         return f"{expression} if {expression} is not None else {default!r}"
 
@@ -407,7 +444,8 @@ class ToolBuilder:
         for attribute in draft.entity.attributes:
             if attribute.unique and attribute.name in values:
                 draft.steps.append(
-                    Guard(that=f"not any(r.{attribute.name} == {values[attribute.name]} for r in {draft.entity.name})", code="conflict",
+                    Guard(that=f"not any(r.{attribute.name} == {values[attribute.name]} for r in {draft.entity.name})",
+                    code="conflict",
                           message=f"There is another {draft.entity.noun} with this {spoken(attribute.name)}.",
                           hint=f"Choose another {spoken(attribute.name)}.")
                 )  # fmt: skip
@@ -434,7 +472,9 @@ class ToolBuilder:
                 Guard(that=f"not ({nothing})", code="invalid_argument", message="Nothing to change was given.",
                       hint="Give at least one field with its new value.")
             )  # fmt: skip
-        lines += [f"{record}.{a.name} = {_moment(a)}" for a in entity.attributes if touched(a) and a.name not in fields]
+        lines += [
+            f"{record}.{a.name} = {moment_of(a)}" for a in entity.attributes if touched(a) and a.name not in fields
+        ]
         action = Procedure(steps=tuple(draft.steps), body="\n".join(lines), returns=((entity.variable, record),))
         return self.finished(draft, action, update_asks(record, required))
 
@@ -442,7 +482,9 @@ class ToolBuilder:
         lines: list[str] = []
         required: list[Parameter] = []
         for name, given in fields.items():
-            expression, _ = self._value_parameter(draft, draft.entity.attribute(name), given, given.required, creating=False)
+            expression, _ = self._value_parameter(
+                draft, draft.entity.attribute(name), given, given.required, creating=False
+            )
             if given.required:
                 lines.append(f"{record}.{name} = {expression}")
                 required.append(draft.parameters[-1])
@@ -465,11 +507,15 @@ class ToolBuilder:
             self._refused(draft, f"a new {entity.noun} would lack {', '.join(self._unfilled(entity, values))}")
             return None
         record = draft.free_new()
-        draft.steps.append(Let(name=record, value=f"next((r for r in {entity.name} if r.{natural} == {values[natural]}), None)"))
+        draft.steps.append(
+            Let(name=record, value=f"next((r for r in {entity.name} if r.{natural} == {values[natural]}), None)")
+        )
         created = f"    {record} = new({entity.name}, {', '.join(f'{n}={e}' for n, e in values.items())})"
         given = [p for p in draft.parameters if p.carries and p.name != values[natural] and p.name in fields]
         changed = [
-            f"    {record}.{p.name} = {p.name}" if p.required else f"    if {p.name} is not None:\n        {record}.{p.name} = {p.name}"
+            f"    {record}.{p.name} = {p.name}"
+            if p.required
+            else f"    if {p.name} is not None:\n        {record}.{p.name} = {p.name}"
             for p in given
         ]
         body = "\n".join([f"if {record} is None:", created, *(["else:", *changed] if changed else [])])
@@ -490,10 +536,13 @@ class ToolBuilder:
         if referring:
             tests = " or ".join(f"any(r.{a.name} == {record}.{entity.key} for r in {o.name})" for o, a in referring)
             draft.steps.append(
-                Guard(that=f"not ({tests})", code="conflict", message=f"Other records still refer to this {entity.noun}.",
+                Guard(that=f"not ({tests})", code="conflict",
+                message=f"Other records still refer to this {entity.noun}.",
                       hint="Delete them, or point them to another one, first.")
             )  # fmt: skip
-        action = Procedure(steps=tuple(draft.steps), body=f"delete({record})", returns=((entity.variable, record),), undo=True)
+        action = Procedure(
+            steps=tuple(draft.steps), body=f"delete({record})", returns=((entity.variable, record),), undo=True
+        )
         return self.finished(draft, action, delete_asks(record, entity))
 
     def _move(self, draft: Draft) -> Tool | None:
@@ -506,66 +555,19 @@ class ToolBuilder:
             return None
         self._leave_out_rest(draft)
         draft.steps.append(wanted.guard(record, draft.entity))
-        touch = [f"{record}.{a.name} = {_moment(a)}" for a in draft.entity.attributes if touched(a) and a.name != wanted.field]
+        touch = [
+            f"{record}.{a.name} = {moment_of(a)}"
+            for a in draft.entity.attributes
+            if touched(a) and a.name != wanted.field
+        ]
         body = "\n".join([f"{record}.{wanted.field} = {wanted.expression}", *touch])
         action = Procedure(
-            steps=tuple(draft.steps), body=body, returns=((draft.entity.variable, record),), undo=is_undoing(draft.planned.verb)
+            steps=tuple(draft.steps),
+            body=body,
+            returns=((draft.entity.variable, record),),
+            undo=is_undoing(draft.planned.verb),
         )
         return self.finished(draft, action, move_asks(record, draft.planned.verb, wanted.spoken))
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The state that a move leads to, and when it may start."""
-
-    field: str
-    expression: str
-    that: str
-    """The condition on the field, with `{}` for its place."""
-    spoken: str
-
-    def guard(self, record: str, entity: Entity) -> Guard:
-        """The refusal of a move that is done already, or that starts from the wrong state."""
-        return Guard(
-            that=self.that.format(f"{record}.{self.field}"), code="conflict",
-            message=f"The {spoken(self.field)} of this {entity.noun} does not allow this.",
-            hint=f"Read the {entity.noun} to see its {spoken(self.field)}.",
-        )  # fmt: skip
-
-
-def wanted_state(entity: Entity, verb: str) -> Wanted | None:
-    """The state that a verb leads to, where a field of the entity can hold it; a flag, a status or a moment."""
-    opposite = opposite_of(verb)
-    if opposite is not None:
-        flag = _flag(entity, opposite)
-        if flag is not None:
-            return Wanted(flag.name, "False", "{}", f"not {spoken(flag.name)}")
-    flag = _flag(entity, verb)
-    if flag is not None:
-        return Wanted(flag.name, "True", "not {}", spoken(flag.name))
-    for attribute in (a for a in entity.attributes if a.type == "enum"):
-        choices = {snake(c): c for c in attribute.choices}
-        wanted = next((choices[s] for s in states_of(verb) if s in choices), None)
-        if wanted is None or len(choices) < 2:
-            continue
-        left = next((choices[s] for s in states_of(opposite or "") if s in choices), None)
-        that = f"{{}} == {left!r}" if left is not None and left != wanted else f"{{}} != {wanted!r}"
-        if "{" in wanted + (left or ""):
-            continue
-        return Wanted(attribute.name, repr(wanted), that, spoken(snake(wanted)))
-    moment = next((a for a in entity.attributes if a.name in {f"{s}_at" for s in states_of(verb)} and a.nullable), None)
-    if moment is not None and moment.type in ("date", "datetime"):
-        return Wanted(moment.name, _moment(moment), "{} is None", spoken(moment.name.removesuffix("_at")))
-    return None
-
-
-def _flag(entity: Entity, verb: str) -> Attribute | None:
-    names = {form for state in states_of(verb) for form in (state, f"is_{state}")}
-    return next((a for a in entity.attributes if a.type == "boolean" and a.name in names), None)
-
-
-def _moment(attribute: Attribute) -> str:
-    return "today" if attribute.type == "date" else "now"
 
 
 def _stem(name: str) -> str:
@@ -575,5 +577,9 @@ def _stem(name: str) -> str:
 def _limit(draft: Draft) -> Parameter:
     draft.names.add("limit")
     return Parameter(
-        name="limit", json_schema=LIMIT_SCHEMA, description="How many records to return at most.", required=False, default=50
+        name="limit",
+        json_schema=LIMIT_SCHEMA,
+        description="How many records to return at most.",
+        required=False,
+        default=50,
     )

@@ -12,10 +12,12 @@ Deed = Literal["get", "list", "create", "update", "delete", "move", "save", "cou
 """`move` sets a status or a flag; `save` creates or, where the record exists, updates."""
 
 _DEEDS: dict[str, Deed] = {
-    **dict.fromkeys(("get", "read", "retrieve", "fetch", "show", "describe", "view", "lookup", "find", "load", "head"), "get"),
+    **dict.fromkeys(("get", "read", "retrieve", "fetch", "show", "describe", "view", "lookup", "find", "load", "head"),
+    "get"),
     **dict.fromkeys(("list", "search", "query", "browse", "filter", "index", "ls"), "list"),
     **dict.fromkeys(("create", "add", "new", "insert", "post", "register", "make", "record", "log", "book", "place",
-                     "schedule", "open", "send", "submit", "issue", "upload", "provision", "allocate", "request"), "create"),
+                     "schedule", "open", "send", "submit", "issue", "upload", "provision", "allocate", "request"),
+                     "create"),
     **dict.fromkeys(("update", "edit", "modify", "patch", "change", "set", "rename", "replace", "assign", "adjust",
                      "configure"), "update"),
     **dict.fromkeys(("delete", "remove", "destroy", "drop", "erase", "unregister", "rm"), "delete"),
@@ -30,14 +32,16 @@ _STATES: dict[str, tuple[str, ...]] = {
     "checkin": ("checked_in", "returned"), "checkout": ("checked_out",), "close": ("closed",),
     "complete": ("completed", "complete", "done", "finished"), "confirm": ("confirmed",),
     "deactivate": ("inactive", "deactivated", "disabled"), "decline": ("declined", "rejected"),
-    "deliver": ("delivered",), "deny": ("denied", "rejected"), "deploy": ("deployed",), "disable": ("disabled", "inactive"),
+    "deliver": ("delivered",), "deny": ("denied", "rejected"), "deploy": ("deployed",), "disable": ("disabled",
+    "inactive"),
     "dismiss": ("dismissed",), "enable": ("enabled", "active"), "end": ("ended", "finished"), "expire": ("expired",),
     "finalize": ("finalized", "open"), "finish": ("finished", "completed", "done"), "freeze": ("frozen",),
     "fulfill": ("fulfilled",), "hide": ("hidden",), "hold": ("on_hold", "held"), "ignore": ("ignored",),
     "launch": ("launched", "running"), "lock": ("locked",), "merge": ("merged",), "mute": ("muted",),
     "open": ("open", "opened"), "pause": ("paused",), "pay": ("paid",), "pin": ("pinned",), "post": ("posted",),
     "publish": ("published", "public", "live"), "reactivate": ("active",), "read": ("read",), "refund": ("refunded",),
-    "reject": ("rejected", "declined"), "release": ("released",), "remove": ("removed",), "renew": ("renewed", "active"),
+    "reject": ("rejected", "declined"), "release": ("released",), "remove": ("removed",), "renew": ("renewed",
+    "active"),
     "reopen": ("open", "reopened", "opened"), "resolve": ("resolved",), "restore": ("active", "restored"),
     "resume": ("active", "running", "resumed", "started"), "return": ("returned",), "revoke": ("revoked",),
     "run": ("running",), "schedule": ("scheduled",), "send": ("sent",), "ship": ("shipped",), "sign": ("signed",),
@@ -59,7 +63,9 @@ _OPPOSITES = {
 }  # fmt: skip
 """Verbs that take back another one: they clear its flag, or leave its state."""
 
-_UNDOING = frozenset(("cancel", "void", "reject", "decline", "revoke", "withdraw", "dismiss", "refund", "terminate", "expire"))
+_UNDOING = frozenset(
+    ("cancel", "void", "reject", "decline", "revoke", "withdraw", "dismiss", "refund", "terminate", "expire")
+)
 
 _STOPS = frozenset(("by", "for", "in", "from", "to", "with", "of", "on", "at", "into", "using", "and", "or", "as"))
 _FILLERS = frozenset(("a", "an", "the", "all", "my", "new", "existing", "single", "one", "multiple", "many", "bulk",
@@ -94,6 +100,11 @@ def _participles(verb: str) -> tuple[str, ...]:
     return (f"{verb[:-1]}ied",) if verb.endswith("y") else (f"{verb}ed", f"{verb}{verb[-1]}ed")
 
 
+def names_nothing(text: str) -> bool:
+    """Whether words like `all` or `details` are everything that a text says."""
+    return bool(words(text)) and set(words(text)) <= _FILLERS | {"search", "query", "find", "filter"}
+
+
 def opposite_of(verb: str) -> str | None:
     """The verb whose effect this one takes back."""
     return _OPPOSITES.get(verb)
@@ -109,8 +120,10 @@ def is_undoing(verb: str) -> bool:
     return verb in _UNDOING or verb in _OPPOSITES
 
 
-_NOUNS_TOO = frozenset(("log", "open", "record", "issue", "request", "place", "post", "index", "book", "schedule", "head", "view",
-                        "filter", "show", "load", "make", "store", "set", "index", "merge", "star", "hold", "flag", "sign"))  # fmt: skip
+_NOUNS_TOO = frozenset(("log", "open", "record", "issue", "request", "place", "post", "index", "book", "schedule",
+"head", "view",
+                        "filter", "show", "load", "make", "store", "set", "index", "merge", "star", "hold", "flag",
+                        "sign"))  # fmt: skip
 """Verbs that are nouns as often: alone at the end of a name they are taken for nouns."""
 
 

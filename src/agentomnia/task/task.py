@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from agentomnia.row import Row
+from agentomnia.row import Row, canonical_json
 from agentomnia.task.criterion import AnswerField, Criterion
 from agentomnia.taxonomy.coordinate import Coordinate
 
@@ -95,3 +95,8 @@ class PrivateTask(Row):
     evidence: tuple[Evidence, ...] = ()
     mentions: tuple[str, ...] = ()
     """Phrases of the query that stand for records or values; none may be lost in rewriting."""
+
+
+def answer_message(answer: dict[str, Any]) -> str:
+    """The last message of a reference solution: done, and the answers as the task wants them."""
+    return f"Done. {canonical_json(answer)}" if answer else "Done."

@@ -8,6 +8,7 @@ as `ToolFacts` for the dependency graph and the gate.
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -205,7 +206,8 @@ def _docstring(text: str, indent: int) -> list[str]:
     pad = " " * indent
     text = text.replace("\\", "\\\\").replace('"""', "'''")
     paragraphs = text.split("\n")
-    if len(paragraphs) == 1 and len(text) + indent + 6 <= _WIDTH:
+    # a quote at the end would run into the closing ones
+    if len(paragraphs) == 1 and len(text) + indent + 6 <= _WIDTH and not text.endswith('"'):
         return [f'{pad}"""{text}"""']
     wrapped: list[str] = []
     for paragraph in paragraphs:
@@ -271,7 +273,8 @@ class _Method:
 
 
 def _text(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    """The text as a Python literal: the escapes of JSON are Python's."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _argument(parameter: Parameter) -> str:
@@ -439,7 +442,7 @@ def _compile_step(method: _Method, step: Let | Guard, scope: Scope) -> Scope:
     if isinstance(step, Let):
         translated = translate(step.value, scope, method.effects)
         method.emit(f"{step.name} = {translated.source}")
-        return scope.bind(**{step.name: translated.kind})
+        return scope.bind_new(step.name, translated.kind)
     condition = translate_negated(step.that, scope, method.effects)
     message = translate_template(step.message, scope, method.effects)
     method.refuse_if(condition, step.code, step.message, message, step.hint)
@@ -500,7 +503,7 @@ def _compile_rules(spec: EnvironmentSpec) -> tuple[list[str], set[str]]:
     for rule in spec.rules:
         scope = Scope(spec, {"it": Kind(rule.entity)}, f"rule {rule.name}")
         predicate = translate(rule.predicate, scope, effects).source
-        lines.append(f"        # {rule.sentence}")
+        lines.append(f"        # {' '.join(rule.sentence.split())}")
         lines.append(f"        if not all({predicate} for it in self.{spec.entity(rule.entity).plural}.values()):")
         lines.append(f"            broken.append({_text(rule.name)})")
     return [*lines, "        return broken"], effects.functions

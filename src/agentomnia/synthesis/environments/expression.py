@@ -16,9 +16,11 @@ assignment to fields, `x = new(Entity, field=…)`, `delete(record)`, `for` and 
 from __future__ import annotations
 
 import ast
+import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from agentomnia.environment.schema import unstorable
 from agentomnia.environment.spec import Entity, EnvironmentSpec
 from agentomnia.errors import ExpressionError
 
@@ -45,6 +47,9 @@ DATE_FUNCTIONS = frozenset(
     ("days_between", "minutes_between", "add_days", "add_minutes", "add_months", "weekday", "date_of")
 )
 FUNCTIONS = BUILTINS | DATE_FUNCTIONS
+_TAKEN_NAMES = FUNCTIONS | {"self", "now", "today", "new", "delete", "dict", "deepcopy"}
+_DEEPEST = 80
+"""Levels of nesting that an expression may have."""
 STRING_METHODS = frozenset(
     (
         "lower",
@@ -93,8 +98,25 @@ class Scope:
     """For messages: which tool or rule is being read."""
 
     def bind(self, **kinds: Kind) -> Scope:
-        """The scope with more names."""
+        """The scope with more names.
+
+        Raises:
+            ExpressionError: a name could not stand in a program.
+        """
+        for name in kinds:
+            if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name == "self":
+                raise ExpressionError(f"{self.where}: {name!r} cannot be a name; use lower case, digits, underscores")
         return replace(self, names={**self.names, **kinds})
+
+    def bind_new(self, name: str, kind: Kind) -> Scope:
+        """The scope with a name that the author chose, which must hide nothing of the language.
+
+        Raises:
+            ExpressionError: the name has another meaning.
+        """
+        if name in _TAKEN_NAMES or any(name == e.name for e in self.spec.entities):
+            raise ExpressionError(f"{self.where}: {name!r} has a meaning of its own; choose another name")
+        return self.bind(**{name: kind})
 
 
 @dataclass
@@ -191,9 +213,21 @@ def translate_body(text: str, scope: Scope, effects: Effects) -> tuple[list[str]
 
 def _parse(text: str, mode: str, scope: Scope) -> ast.AST:
     try:
-        return ast.parse(text.strip(), mode=mode)
+        tree = ast.parse(text.strip(), mode=mode)
     except SyntaxError as error:
         raise ExpressionError(f"{scope.where}: {text!r} is not Python: {error.msg}; correct the expression") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"{scope.where}: {text[:80]!r} cannot be read: {error}; correct the expression") from None
+    if _depth(tree) > _DEEPEST:
+        raise ExpressionError(f"{scope.where}: {text[:80]!r} is nested too deeply; name parts of it with `let`")
+    return tree
+
+
+def _depth(tree: ast.AST) -> int:
+    depth, level = 0, [tree]
+    while level:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth
 
 
 def _quoted(text: str) -> str:
@@ -237,6 +271,9 @@ class _Translator:
             ast.SetComp: self._visit_comprehension,
             ast.DictComp: self._visit_comprehension,
             ast.IfExp: self._visit_conditional,
+            ast.Constant: self._visit_constant,
+            ast.Dict: self._visit_dict,
+            ast.Lambda: self._visit_lambda,
         }
         handler = special.get(type(node))
         return handler(node, scope) if handler else (self._visit_children(node, scope), VALUE)
@@ -252,6 +289,22 @@ class _Translator:
             elif isinstance(child, list):
                 setattr(node, name, [self.value(c, scope) if isinstance(c, ast.expr) else c for c in child])
         return node
+
+    def _visit_constant(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Kind]:
+        assert isinstance(node, ast.Constant)
+        problem = unstorable(node.value)
+        if problem is not None:
+            raise self.fail(node, f"no value of a record; write {problem}", scope)
+        return node, VALUE
+
+    def _visit_dict(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Kind]:
+        assert isinstance(node, ast.Dict)
+        if None in node.keys:
+            raise self.fail(node, "`**` is outside the language; write the keys out", scope)
+        return self._visit_children(node, scope), VALUE
+
+    def _visit_lambda(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Kind]:
+        raise self.fail(node, "a lambda can only be a `key=` of one plain argument; write the expression itself", scope)
 
     def _visit_name(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Kind]:
         assert isinstance(node, ast.Name)
@@ -273,7 +326,9 @@ class _Translator:
         assert isinstance(node, ast.Attribute)
         owner, kind = self.visit(node.value, scope)
         if kind.entity is None or kind.many:
-            raise self.fail(node, f"{ast.unparse(node.value)!r} is not one record, so it has no fields", scope)
+            raise self.fail(
+                node, f"{ast.unparse(node.value)!r} has no fields; name one record, or loop over many", scope
+            )
         entity = self.entities[kind.entity]
         self.effects.reads.add(entity.name)
         if node.attr in entity.fields:
@@ -327,6 +382,8 @@ class _Translator:
         inner = scope
         generators = []
         for generator in node.generators:
+            if generator.is_async:
+                raise self.fail(node, "async is outside the language; write a plain `for`", scope)
             source, kind = self.visit(generator.iter, inner)
             inner = self._bind_target(generator.target, kind, inner)
             conditions = [self.value(condition, inner) for condition in generator.ifs]
@@ -340,13 +397,15 @@ class _Translator:
     def _bind_target(self, target: ast.expr, kind: Kind, scope: Scope) -> Scope:
         if not isinstance(target, ast.Name):
             raise self.fail(target, "loop over one name", scope)
-        return scope.bind(**{target.id: Kind(kind.entity) if kind.many else VALUE})
+        return scope.bind_new(target.id, Kind(kind.entity) if kind.many else VALUE)
 
     def _visit_call(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Kind]:
         assert isinstance(node, ast.Call)
         if isinstance(node.func, ast.Attribute) and node.func.attr in STRING_METHODS:
             owner, kind = self.visit(node.func.value, scope)
             if kind.entity is None:
+                if node.keywords:
+                    raise self.fail(node, "a method of text takes no named arguments; give them in order", scope)
                 arguments = [self.value(a, scope) for a in node.args]
                 return ast.Call(ast.Attribute(owner, node.func.attr, ast.Load()), arguments, []), VALUE
         if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
@@ -355,15 +414,23 @@ class _Translator:
             self.effects.functions.add(node.func.id)
         visited = [self.visit(a, scope) for a in node.args]
         of = visited[0][1] if visited else VALUE
+        if any(k.arg is None for k in node.keywords):
+            raise self.fail(node, "`**` is outside the language; write the arguments out", scope)
         keywords = [ast.keyword(k.arg, self._keyword(k.value, of, scope)) for k in node.keywords]
         function = _name(f"_{node.func.id}" if node.func.id in DATE_FUNCTIONS else node.func.id)
         return ast.Call(function, [n for n, _ in visited], keywords), _call_kind(node.func.id, of)
 
     def _keyword(self, value: ast.expr, of: Kind, scope: Scope) -> ast.expr:
-        if isinstance(value, ast.Lambda) and len(value.args.args) == 1:
-            inner = scope.bind(**{value.args.args[0].arg: Kind(of.entity)})
-            return ast.Lambda(value.args, self.value(value.body, inner))
-        return self.value(value, scope)
+        if not isinstance(value, ast.Lambda):
+            return self.value(value, scope)
+        match value.args:
+            case ast.arguments(
+                posonlyargs=[], args=[ast.arg(arg=name)], vararg=None, kwonlyargs=[], kwarg=None, defaults=[]
+            ):
+                inner = scope.bind_new(name, Kind(of.entity))
+                return ast.Lambda(value.args, self.value(value.body, inner))
+            case _:
+                raise self.fail(value, "a lambda takes one plain argument; write `lambda x: …`", scope)
 
 
 def _call_kind(function: str, of: Kind) -> Kind:
@@ -398,8 +465,8 @@ class _BodyWriter:
                 self._write_delete(record, depth)
             case ast.Assign(targets=[ast.Name() as target], value=value):
                 source, kind = self.source(value)
+                self.scope = self.scope.bind_new(target.id, kind)
                 self.emit(f"{target.id} = {source}", depth)
-                self.scope = self.scope.bind(**{target.id: kind})
             case ast.Assign(targets=[ast.Attribute() as target], value=value):
                 self.emit(f"{self._target(target)} = {self.source(value)[0]}", depth)
             case ast.AugAssign(target=ast.Attribute() as target, op=ast.Add() | ast.Sub() as op, value=value):
@@ -418,9 +485,9 @@ class _BodyWriter:
     def _target(self, target: ast.Attribute) -> str:
         owner, kind = self.source(target.value)
         if kind.entity is None or kind.many:
-            raise self.translator.fail(target, "only fields of one record can be set", self.scope)
+            raise self.translator.fail(target, "only fields of one record can be set; loop over many", self.scope)
         entity = self.translator.entities[kind.entity]
-        entity.attribute(target.attr)
+        self._check_attribute(entity, target.attr, target)
         self.effects.writes.add((entity.name, target.attr))
         return f'{owner}["{target.attr}"]'
 
@@ -437,10 +504,14 @@ class _BodyWriter:
     def _write_new(self, name: str | None, call: ast.Call, depth: int) -> None:
         if len(call.args) != 1 or not isinstance(call.args[0], ast.Name):
             raise self.translator.fail(call, "write new(Entity, field=value, …)", self.scope)
-        entity = self.scope.spec.entity(call.args[0].id)
+        entity = self.translator.entities.get(call.args[0].id)
+        if entity is None or any(k.arg is None for k in call.keywords):
+            raise self.translator.fail(
+                call, "write new(Entity, field=value, …) with an entity of this card", self.scope
+            )
         given = {k.arg: self.source(k.value)[0] for k in call.keywords if k.arg}
         for field_name in given:
-            entity.attribute(field_name)
+            self._check_attribute(entity, field_name, call)
         variable = name or self._free_name(entity.variable)
         values = [(a.name, given.get(a.name) or self._default(entity, a.name, call)) for a in entity.attributes]
         key = f"{variable}_key"
@@ -451,7 +522,13 @@ class _BodyWriter:
         self.emit("}", depth)
         self.emit(f"self.{entity.plural}[{key}] = {variable}", depth)
         self.effects.writes.add((entity.name, "+"))
-        self.scope = self.scope.bind(**{variable: Kind(entity.name)})
+        self.scope = self.scope.bind_new(variable, Kind(entity.name))
+
+    def _check_attribute(self, entity: Entity, name: str, node: ast.AST) -> None:
+        names = [a.name for a in entity.attributes]
+        if name not in names:
+            why = f"{entity.name} has no field {name!r} to set; it has {', '.join(names)}"
+            raise self.translator.fail(node, why, self.scope)
 
     def _free_name(self, base: str) -> str:
         return base if base not in self.scope.names else f"new_{base}"
@@ -469,7 +546,7 @@ class _BodyWriter:
     def _write_delete(self, record: ast.Name, depth: int) -> None:
         source, kind = self.source(record)
         if kind.entity is None or kind.many:
-            raise self.translator.fail(record, "only one record can be deleted", self.scope)
+            raise self.translator.fail(record, "only one record can be deleted; loop over many", self.scope)
         entity = self.translator.entities[kind.entity]
         self.emit(f'del self.{entity.plural}[{source}["{entity.key}"]]', depth)
         self.effects.writes.add((entity.name, "-"))
@@ -478,7 +555,7 @@ class _BodyWriter:
         source, kind = self.source(iterable)
         # a list of its own: the loop may create or delete records of the container it walks
         self.emit(f"for {name} in {source if source.startswith('[') else f'list({source})'}:", depth)
-        self.scope = self.scope.bind(**{name: Kind(kind.entity) if kind.many else VALUE})
+        self.scope = self.scope.bind_new(name, Kind(kind.entity) if kind.many else VALUE)
         for statement in body:
             self.write(statement, depth + 1)
 
@@ -493,4 +570,4 @@ class _BodyWriter:
 
 
 def _grouped(node: ast.expr, source: str) -> str:
-    return f"({source})" if isinstance(node, ast.BinOp | ast.IfExp | ast.BoolOp) else source
+    return f"({source})" if isinstance(node, ast.BinOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.UnaryOp) else source

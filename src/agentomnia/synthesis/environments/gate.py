@@ -10,7 +10,8 @@
     replay       two processes agree on every answer and every state, to the byte
     isolation    two instances never see each other
 
-What fails is named by tool, so that `correct` can repair or drop it.
+What fails is named by tool, so that `correct` can repair or drop it. Imported classes, which have no
+specification, are held to `FOREIGN_CHECKS` only.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from agentomnia.environment.imported import ImportedTask, Unsupported, load_imported, traces_elsewhere
 from agentomnia.environment.instance import Instance
-from agentomnia.environment.program import Program
+from agentomnia.environment.program import Program, ToolSchema
 from agentomnia.environment.replay import Call, ReplayProcess, trace
+from agentomnia.environment.result import Result
 from agentomnia.environment.sampling import ArgumentSampler
 from agentomnia.environment.spec import EnvironmentSpec, Tool
 from agentomnia.environment.state import State, state_problems, unpack
@@ -331,3 +334,163 @@ def _check_replay(
         if difference is not None or len(here) != len(other):
             name = calls[difference][0] if difference is not None else "the end"
             count.findings.append(Finding(check="replay", tool=name, evidence=f"a replay {where} differs at {name}"))
+
+
+FOREIGN_CHECKS = ("load", "escape", "atomic", "query", "isolation", "restore", "replay")
+"""What an imported class is held to: it loads, no input makes an exception escape, a failed call leaves the state as
+it was, a query changes nothing, instances never see each other, a restored state goes on like the one it was taken
+from, and two processes agree."""
+_FOREIGN_WALK = 60
+
+
+class ForeignVerification(Row):
+    """The record of an imported environment's checks."""
+
+    schema_version: int = 1
+    environment: str
+    task: str
+    """The task whose first state it was checked in."""
+    bad_inputs: int
+    walked_calls: int
+    accepted_calls: int
+    undone: tuple[str, ...]
+    """Tools that change something before they fail; the instance takes it back."""
+    notes: tuple[Unsupported, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass
+class _ForeignWalk:
+    task: ImportedTask
+    count: _Count = field(default_factory=_Count)
+    calls: list[Call] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
+    undone: set[str] = field(default_factory=set)
+    notes: tuple[Unsupported, ...] = ()
+
+    def find(self, check: str, tool: str | None, evidence: str) -> None:
+        """Note the first failure of each check of each tool."""
+        if all((f.check, f.tool) != (check, tool) for f in self.count.findings):
+            self.count.findings.append(Finding(check=check, tool=tool, evidence=evidence[:500]))
+
+
+def verify_imported(tasks: Sequence[ImportedTask], *, seed: str = "gate") -> list[ForeignVerification]:
+    """Run the checks of imported classes, each in the first state of one task. Runs the classes: only for trusted ones.
+
+    Args:
+        tasks: one task of each environment.
+        seed: names the random draws.
+    """
+    walks = [_walk_foreign(task, seed) for task in tasks]
+    for walk, there in zip(walks, traces_elsewhere([(w.task, w.calls) for w in walks])):
+        if walk.calls and there != walk.marks:
+            place = next((i for i, (a, b) in enumerate(zip(walk.marks, there)) if a != b), len(walk.calls) - 1)
+            reason = there if isinstance(there, str) else f"a replay in another process differs at call {place}"
+            walk.find("replay", walk.calls[place][0], reason)
+    return [_foreign_record(walk) for walk in walks]
+
+
+def _foreign_record(walk: _ForeignWalk) -> ForeignVerification:
+    return ForeignVerification(
+        environment=walk.task.environment.id,
+        task=walk.task.id,
+        bad_inputs=walk.count.bad_inputs,
+        walked_calls=walk.count.walked,
+        accepted_calls=walk.count.accepted,
+        undone=tuple(sorted(walk.undone)),
+        notes=walk.notes,
+        findings=tuple(walk.count.findings),
+    )
+
+
+def _walk_foreign(task: ImportedTask, seed: str) -> _ForeignWalk:
+    """Everything but the replay in another process."""
+    walk = _ForeignWalk(task)
+    try:
+        loaded = load_imported(task, trust=True)
+        instance, bystander = (Instance(loaded.program, loaded.state) for _ in range(2))
+        walk.notes = loaded.notes
+        untouched = bystander.digest()
+        rng = Random(f"{seed}/{task.id}")
+        for tool in loaded.program.tools.values():
+            _foreign_bad_inputs(walk, tool, instance, rng)
+        walk.undone |= instance.undone
+        instance = Instance(loaded.program, loaded.state)
+        _foreign_calls(walk, instance, rng)
+        walk.undone |= instance.undone
+        _check_restored(walk, instance, rng)
+        walk.marks = trace(loaded.program, loaded.state, walk.calls)
+        if walk.marks != trace(loaded.program, loaded.state, walk.calls):
+            walk.find("replay", None, "a replay in this process differs")
+        if bystander.digest() != untouched:
+            walk.find("isolation", None, "a second instance changed with the first")
+    except (OmniaError, TypeError, ValueError) as error:
+        walk.find("load", None, str(error))
+    return walk
+
+
+def _foreign_arguments(instance: Instance, tool: str, rng: Random) -> dict[str, Any]:
+    return ArgumentSampler(instance.program, rng).sample(tool, _records_of(instance.live_state))
+
+
+def _records_of(state: State) -> State:
+    """The tables of a state whose shape nobody promised, each record with its key in front."""
+    tables = {}
+    for name, value in state.items():
+        if name != "clock" and isinstance(value, dict) and all(isinstance(r, dict) for r in value.values()):
+            tables[name] = {key: {f"{name.removesuffix('s')}_id": key, **record} for key, record in value.items()}
+    return tables
+
+
+def _foreign_bad_inputs(walk: _ForeignWalk, tool: ToolSchema, instance: Instance, rng: Random) -> None:
+    good = _foreign_arguments(instance, tool.name, rng)
+    kinds = {n: p.get("type") for n, p in tool.parameters["properties"].items() if "enum" not in p}
+    battery = [*bad_arguments(tool.parameters, good)]
+    battery += [(f"unknown {n}", {**good, n: "NONE-0000"}) for n, kind in kinds.items() if kind == "string"]
+    battery += [(f"unknown {n}", {**good, n: -999_999}) for n, kind in kinds.items() if kind in ("integer", "number")]
+    for fault, arguments in battery:
+        walk.count.bad_inputs += 1
+        _foreign_call(walk, instance, tool.name, arguments, fault)
+        instance.reset()
+
+
+def _foreign_call(walk: _ForeignWalk, instance: Instance, tool: str, arguments: Any, what: str) -> Result | None:
+    """One call under every check of a single call; `None` where an exception escaped."""
+    before = instance.snapshot()
+    try:
+        answer = instance.call(tool, arguments)
+    except EnvironmentFault as error:
+        walk.find("escape", tool, f"{what}: {error}")
+        answer = None
+    changed = instance.snapshot() != before
+    if changed and (answer is None or not answer["ok"]):
+        walk.find("atomic", tool, f"{what}: a failed call changed the state")
+    if changed and instance.program.tools[tool].kind == "query":
+        walk.find("query", tool, f"{what}: a query changed the state")
+    return answer
+
+
+def _foreign_calls(walk: _ForeignWalk, instance: Instance, rng: Random) -> None:
+    names = sorted(instance.program.tools)
+    for _ in range(_FOREIGN_WALK):
+        name = rng.choice(names)
+        arguments = _foreign_arguments(instance, name, rng)
+        answer = _foreign_call(walk, instance, name, arguments, "arguments that fit the schema")
+        walk.count.walked += 1
+        if answer is not None:
+            walk.count.accepted += bool(answer["ok"])
+            walk.calls.append((name, arguments))
+
+
+def _check_restored(walk: _ForeignWalk, instance: Instance, rng: Random) -> None:
+    """A state restored elsewhere must go on like the one it was taken from."""
+    twin = instance.fork()
+    for name in sorted(instance.program.tools):
+        arguments = _foreign_arguments(instance, name, rng)
+        try:
+            same = instance.call(name, arguments) == twin.call(name, arguments)
+        except EnvironmentFault:
+            continue  # found as `escape` already
+        if not same or instance.digest() != twin.digest():
+            walk.find("restore", name, "after a restore it answers otherwise than before")
+            return

@@ -18,8 +18,9 @@ dag            the augmented DAG has no circle, names only its nodes, and agrees
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -30,21 +31,17 @@ from agentomnia.environment.program import Program
 from agentomnia.environment.sampling import ArgumentSampler
 from agentomnia.environment.spec import EnvironmentSpec
 from agentomnia.environment.state import State
+from agentomnia.episodes.agent import APOLOGY
 from agentomnia.errors import EnvironmentFault
-from agentomnia.row import Row, canonical_json
+from agentomnia.row import Row
 from agentomnia.synthesis.tasks.dag.ground import resolve
 from agentomnia.synthesis.tasks.leakage import leaks
 from agentomnia.synthesis.tasks.query import value_kind, value_unit, value_words
 from agentomnia.task.diff import state_diff
 from agentomnia.task.grade import grade
 from agentomnia.task.render import same_value, say, unsay
-from agentomnia.task.task import PrivateTask, ReferenceCall, Source, Task
+from agentomnia.task.task import PrivateTask, ReferenceCall, Source, Task, answer_message
 
-TASK_CHECKS = (
-    "reference", "null", "random", "omission", "alteration", "unrelated", "reordered", "derivable", "leakage",
-    "mentions", "evidence", "frame", "dag",
-)  # fmt: skip
-APOLOGY = "I am sorry, but I cannot help with that."
 _RANDOM_CALLERS = 3
 _ORDERS = 3
 
@@ -67,23 +64,24 @@ class Evaluated:
     program: Program
     state: State
 
+    @cached_property
+    def replayed(self) -> tuple[Instance, list[Any]] | str:
+        """The reference replayed from a fresh instance: where it ends and what was answered, or why it cannot be."""
+        return _replay(self, range(len(self.private.calls)))
 
-def reference_answer(private: PrivateTask) -> str:
-    """The last message of the reference solution."""
-    return f"Done. {canonical_json(private.answer)}" if private.answer else "Done."
+    @property
+    def finished(self) -> Instance:
+        """Where the reference ends; to read, never to call."""
+        assert not isinstance(self.replayed, str)  # the check `reference` comes first and ends the gate
+        return self.replayed[0]
 
 
 def verify_task(subject: Evaluated) -> list[TaskFinding]:
     """Run every check of the task gate; nothing is found for a task that may be kept."""
-    checks = {
-        "reference": _reference, "null": _null, "random": _random, "omission": _omission, "alteration": _alteration,
-        "unrelated": _unrelated, "reordered": _reordered, "derivable": _derivable, "leakage": _leakage,
-        "mentions": _mentions, "evidence": _evidence, "frame": _frame, "dag": _dag,
-    }  # fmt: skip
     found = []
-    for name in TASK_CHECKS:
+    for name, check in _CHECKS.items():
         try:
-            evidence = next(checks[name](subject), None)
+            evidence = next(check(subject), None)
         except EnvironmentFault as error:
             evidence = f"environment fault: {error}"
         if evidence is not None:
@@ -97,9 +95,7 @@ def _score(subject: Evaluated, instance: Instance, text: str) -> float:
     return grade(subject.private.criterion, subject.state, instance.live_state, text).reward
 
 
-def _replay(
-    subject: Evaluated, order: Sequence[int], strict: bool = True
-) -> tuple[Instance, list[dict[str, Any]]] | str:
+def _replay(subject: Evaluated, order: Sequence[int], strict: bool = True) -> tuple[Instance, list[Any]] | str:
     """Make reference calls in an order, observed arguments taken from what was really observed."""
     instance = Instance(subject.program, subject.state)
     answers: list[Any] = [None] * len(subject.private.calls)
@@ -124,19 +120,16 @@ def _bound(call: ReferenceCall, answers: list[Any]) -> dict[str, Any]:
     return arguments
 
 
-def _everything(subject: Evaluated) -> list[int]:
-    return list(range(len(subject.private.calls)))
-
-
 def _reference(subject: Evaluated) -> Iterator[str]:
     digests = set()
-    for _ in range(2):
-        outcome = _replay(subject, _everything(subject))
+    for outcome in (subject.replayed, _replay(subject, range(len(subject.private.calls)))):
         if isinstance(outcome, str):
             yield outcome
             return
-        instance, _answers = outcome
-        result = grade(subject.private.criterion, subject.state, instance.live_state, reference_answer(subject.private))
+        instance, _ = outcome
+        result = grade(
+            subject.private.criterion, subject.state, instance.live_state, answer_message(subject.private.answer)
+        )
         if result.reward != 1.0:
             yield f"the reference earns {result.reward}: {'; '.join(result.failures[:3])}"
             return
@@ -173,24 +166,18 @@ def _modifying(subject: Evaluated) -> list[int]:
 
 
 def _omission(subject: Evaluated) -> Iterator[str]:
-    text = reference_answer(subject.private)
+    text = answer_message(subject.private.answer)
     for left_out in _modifying(subject):
-        outcome = _replay(subject, [i for i in _everything(subject) if i != left_out], strict=False)
+        order = [i for i in range(len(subject.private.calls)) if i != left_out]
+        outcome = _replay(subject, order, strict=False)
         if not isinstance(outcome, str) and _score(subject, outcome[0], text) >= 1.0:
             yield f"without call {left_out} ({subject.private.calls[left_out].tool}) the task still earns 1.0"
-    if subject.private.criterion.answers and _scores_without_answer(subject):
+    if subject.private.criterion.answers and _score(subject, subject.finished, "Done.") >= 1.0:
         yield "without the answer the task still earns 1.0"
 
 
-def _scores_without_answer(subject: Evaluated) -> bool:
-    outcome = _replay(subject, _everything(subject))
-    return not isinstance(outcome, str) and _score(subject, outcome[0], "Done.") >= 1.0
-
-
 def _alteration(subject: Evaluated) -> Iterator[str]:
-    outcome = _replay(subject, _everything(subject))
-    assert not isinstance(outcome, str)
-    final, text = outcome[0].state, reference_answer(subject.private)
+    final, text = subject.finished.state, answer_message(subject.private.answer)
     for what, altered in altered_states(subject.state, final):
         if grade(subject.private.criterion, subject.state, altered, text).reward >= 1.0:
             yield f"{what} still earns 1.0"
@@ -199,7 +186,7 @@ def _alteration(subject: Evaluated) -> Iterator[str]:
             **subject.private.answer,
             name: value + 1 if isinstance(value, int | float) else f"{value} or so",
         }
-        if grade(subject.private.criterion, subject.state, final, f"Done. {canonical_json(wrong)}").reward >= 1.0:
+        if grade(subject.private.criterion, subject.state, final, answer_message(wrong)).reward >= 1.0:
             yield f"a wrong answer {name} still earns 1.0"
 
 
@@ -238,12 +225,10 @@ def _other(value: Any) -> Any:
 
 
 def _unrelated(subject: Evaluated) -> Iterator[str]:
-    outcome = _replay(subject, _everything(subject))
-    assert not isinstance(outcome, str)
-    instance, rng = outcome[0], Random(f"{subject.task.id}/unrelated")
+    instance, rng = subject.finished.fork(), Random(f"{subject.task.id}/unrelated")
     sampler = ArgumentSampler(subject.program, rng)
     writers = sorted(n for n, t in subject.program.tools.items() if t.kind == "modify")
-    text, tried = reference_answer(subject.private), 0
+    text, tried = answer_message(subject.private.answer), 0
     snapshot = instance.snapshot()
     for _ in range(60):
         name = rng.choice(writers)
@@ -259,9 +244,7 @@ def _unrelated(subject: Evaluated) -> Iterator[str]:
 
 def _only_free_text(subject: Evaluated, instance: Instance) -> bool:
     """A second write may only have reworded free prose that the criterion leaves to the agent."""
-    outcome = _replay(subject, _everything(subject))
-    assert not isinstance(outcome, str)
-    diff = state_diff(outcome[0].live_state, instance.live_state)
+    diff = state_diff(subject.finished.live_state, instance.live_state)
     changed = {(container, field) for (container, _), fields in diff.updated.items() for field in fields}
     wanted = subject.private.criterion.changes
     free = {(c.container, f) for c in wanted for f, expected in c.values.items() if expected.comparison == "free"}
@@ -270,7 +253,7 @@ def _only_free_text(subject: Evaluated, instance: Instance) -> bool:
 
 def _reordered(subject: Evaluated) -> Iterator[str]:
     rng = Random(f"{subject.task.id}/order")
-    text = reference_answer(subject.private)
+    text = answer_message(subject.private.answer)
     for _ in range(_ORDERS):
         order = _random_order(subject.private.calls, rng)
         outcome = _replay(subject, order)
@@ -292,15 +275,15 @@ def _random_order(calls: tuple[ReferenceCall, ...], rng: Random) -> list[int]:
 
 
 def _derivable(subject: Evaluated) -> Iterator[str]:
-    outcome = _replay(subject, _everything(subject))
-    assert not isinstance(outcome, str)
+    assert not isinstance(subject.replayed, str)
+    answers = subject.replayed[1]
     for index, call in enumerate(subject.private.calls):
         for name, value in call.arguments.items():
             source = call.sources.get(name)
             problem = (
                 "no source is recorded"
                 if source is None
-                else _underivable(subject, call, name, value, source, outcome[1], index)
+                else _underivable(subject, call, name, value, source, answers, index)
             )
             if problem is not None:
                 yield f"call {index} ({call.tool}), {name} = {value!r}: {problem}"
@@ -409,9 +392,7 @@ def _dag(subject: Evaluated) -> Iterator[str]:
 
 
 def _frame(subject: Evaluated) -> Iterator[str]:
-    outcome = _replay(subject, _everything(subject))
-    assert not isinstance(outcome, str)
-    diff = state_diff(subject.state, outcome[0].live_state)
+    diff = state_diff(subject.state, subject.finished.live_state)
     wanted = {(c.container, c.key) for c in subject.private.criterion.changes if c.kind != "created"}
     happened = {*diff.updated, *diff.deleted}
     if wanted != happened:
@@ -419,3 +400,23 @@ def _frame(subject: Evaluated) -> Iterator[str]:
     created = sum(1 for c in subject.private.criterion.changes if c.kind == "created")
     if created != len(diff.created):
         yield f"wanted {created} new records, got {len(diff.created)}"
+
+
+_CHECKS: dict[str, Callable[[Evaluated], Iterator[str]]] = {
+    "reference": _reference,
+    "null": _null,
+    "random": _random,
+    "omission": _omission,
+    "alteration": _alteration,
+    "unrelated": _unrelated,
+    "reordered": _reordered,
+    "derivable": _derivable,
+    "leakage": _leakage,
+    "mentions": _mentions,
+    "evidence": _evidence,
+    "frame": _frame,
+    "dag": _dag,
+}
+
+TASK_CHECKS = tuple(_CHECKS)
+"""The checks of the gate in the order they run; nothing after a failed `reference` means anything."""
