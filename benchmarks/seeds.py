@@ -124,11 +124,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--files", type=int, default=90)
     parser.add_argument("--seed", default="seeds-1")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, help="write the outcomes here as JSON")
     arguments = parser.parse_args()
     candidates, drawn, providers = draw(arguments.folder, arguments.files, arguments.seed)
     names = [str(p.relative_to(arguments.folder)) for p in candidates]
-    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with ProcessPoolExecutor(max_workers=arguments.workers) as pool:
         outcomes = []
         for outcome in pool.map(judge, candidates, names):
             outcomes.append(outcome)

@@ -13,7 +13,21 @@ import pytest
 from agentomnia.environment.instance import Instance
 from agentomnia.environment.program import Program
 from agentomnia.environment.replay import ReplayProcess
-from agentomnia.environment.spec import EnvironmentSpec
+from agentomnia.environment.spec import (
+    Attribute,
+    Entity,
+    EnvironmentSpec,
+    Filter,
+    Guard,
+    Lifecycle,
+    Lineage,
+    Lookup,
+    Parameter,
+    Procedure,
+    Rule,
+    Search,
+    Tool,
+)
 from agentomnia.environment.state import State, pack, unpack
 from agentomnia.runs.environments import card_items, make_environments, worker_replayer
 from agentomnia.runs.episodes import make_references, read_tasks
@@ -121,3 +135,168 @@ def evaluated_tasks(run: Path) -> list[Evaluated]:
 @pytest.fixture(scope="session")
 def subjects(finished_run: Path) -> list[Evaluated]:
     return evaluated_tasks(finished_run)
+
+
+def library_spec(**changes: object) -> EnvironmentSpec:
+    """A small hand-made environment: members borrow books; every test may change a part of it."""
+    parts: dict[str, object] = {
+        "name": "LendingLibrary",
+        "title": "Lending library",
+        "introduction": "Members borrow books from shelves.",
+        "domains": (10006,),
+        "clock": "2026-03-09T09:00",
+        "entities": library_entities(),
+        "rules": library_rules(),
+        "tools": library_tools(),
+        "lineage": Lineage(kind="card", source="tests"),
+    }
+    return EnvironmentSpec.model_validate(parts | changes)
+
+
+def library_entities() -> tuple[Entity, ...]:
+    shelf = Entity(
+        name="Shelf",
+        plural="shelves",
+        key="shelf_id",
+        prefix="SHE",
+        noun="shelf",
+        label="name",
+        count=3,
+        attributes=(
+            Attribute(name="name", type="string", unique=True, vocabulary=("North", "South", "East", "West")),
+            Attribute(name="floor", type="integer", minimum=0, maximum=4),
+        ),
+    )
+    member = Entity(
+        name="Member",
+        plural="members",
+        key="member_id",
+        prefix="MEM",
+        noun="member",
+        label="name",
+        count=5,
+        attributes=(
+            Attribute(name="name", type="string", unique=True, maker="person"),
+            Attribute(name="joined_on", type="date", maker="day(-400, 0)"),
+            Attribute(
+                name="loans",
+                type="integer",
+                minimum=0,
+                maximum=99,
+                derive="sum(1 for b in Book if b.holder_id == it.member_id)",
+            ),
+            Attribute(name="sponsor_id", type="reference", target="Member", nullable=True),
+        ),
+    )
+    book = Entity(
+        name="Book",
+        plural="books",
+        key="book_id",
+        prefix="BOO",
+        noun="book",
+        label="title",
+        count=12,
+        lifecycle=Lifecycle(
+            field="status", initial="kept", moves=(("kept", "lent"), ("lent", "kept"), ("lent", "lost"))
+        ),
+        attributes=(
+            Attribute(name="title", type="string", unique=True, maker='code("Volume @@-##")'),
+            Attribute(name="pages", type="integer", minimum=1, maximum=2000),
+            Attribute(name="price", type="number", minimum=0, maximum=500, unit="EUR"),
+            Attribute(name="status", type="enum", choices=("kept", "lent", "lost")),
+            Attribute(name="shelf_id", type="reference", target="Shelf"),
+            Attribute(
+                name="holder_id", type="reference", target="Member", nullable=True, present_if='it.status == "lent"'
+            ),
+            Attribute(name="tags", type="list", vocabulary=("new", "red", "thin", "old")),
+            Attribute(name="note", type="text", nullable=True, mutable=True),
+        ),
+    )
+    return shelf, member, book
+
+
+def library_rules() -> tuple[Rule, ...]:
+    return (
+        Rule(
+            name="lent_books_have_a_holder",
+            sentence="A book has a holder exactly while it is lent.",
+            entity="Book",
+            predicate='(it.status == "lent") == (it.holder_id is not None)',
+        ),
+    )
+
+
+KEY_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 64}
+
+
+def key_parameter(entity: str, field: str, binds: str | None = None) -> Parameter:
+    return Parameter(name=field, json_schema=KEY_SCHEMA, carries=f"{entity}.{field}", binds=binds)
+
+
+def procedure_tool(name: str, *, body: str = "", kind: str = "modify", **parts: object) -> Tool:
+    """A tool over one book, `book`, unless `parameters` says otherwise."""
+    action = Procedure.model_validate({k: v for k, v in parts.items() if k != "parameters"} | {"body": body})
+    parameters = parts.get("parameters", (key_parameter("Book", "book_id", "book"),))
+    return Tool.model_validate(
+        {"name": name, "kind": kind, "description": f"{name}.", "parameters": parameters, "action": action}
+    )
+
+
+def library_tools() -> tuple[Tool, ...]:
+    lend = procedure_tool(
+        "lend_book",
+        parameters=(key_parameter("Book", "book_id", "book"), key_parameter("Member", "member_id", "member")),
+        steps=(Guard(that='book.status == "kept"', code="conflict", message="{book.title} is {book.status}."),),
+        body='book.status = "lent"\nbook.holder_id = member.member_id\nmember.loans += 1',
+    )
+    back = procedure_tool(
+        "return_book",
+        steps=(Guard(that='book.status == "lent"', message="{book.title} is not lent."),),
+        body='holder = book.holder\nholder.loans -= 1\nbook.status = "kept"\nbook.holder_id = None',
+        returns=(("book", "book"),),
+    )
+    add = procedure_tool(
+        "add_book",
+        parameters=(
+            key_parameter("Shelf", "shelf_id", "shelf"),
+            Parameter(
+                name="title", json_schema={"type": "string", "minLength": 1, "maxLength": 40}, carries="Book.title"
+            ),
+            Parameter(name="tags", json_schema={"type": "array", "items": {"type": "string"}}, required=False),
+        ),
+        steps=(
+            Guard(that="not any(b.title == title for b in Book)", code="conflict", message="There is {title} already."),
+        ),
+        body="book = new(Book, title=title, pages=10, price=5, shelf_id=shelf.shelf_id, tags=tags or [])",
+    )
+    move = procedure_tool(
+        "move_book",
+        parameters=(key_parameter("Book", "book_id", "book"), key_parameter("Shelf", "shelf_id", "shelf")),
+        steps=(Guard(that="book.shelf_id != shelf.shelf_id", code="conflict", message="It stands there."),),
+        body="book.shelf_id = shelf.shelf_id",
+    )
+    get = Tool(
+        name="get_book",
+        kind="query",
+        description="One book.",
+        parameters=(key_parameter("Book", "book_id"),),
+        action=Lookup(entity="Book", include=("shelf_id", "holder_id")),
+    )
+    search = Tool(
+        name="search_books",
+        kind="query",
+        description="Books by state.",
+        parameters=(
+            Parameter(
+                name="status",
+                json_schema={"type": "string", "enum": ["kept", "lent", "lost"]},
+                required=False,
+                carries="Book.status",
+            ),
+            Parameter(
+                name="limit", json_schema={"type": "integer", "minimum": 1, "maximum": 200}, required=False, default=50
+            ),
+        ),
+        action=Search(entity="Book", filters=(Filter(parameter="status", field="status", op="equals"),)),
+    )
+    return lend, back, add, move, get, search

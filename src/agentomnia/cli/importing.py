@@ -96,6 +96,7 @@ def _write_environment(
         "policies": list(environment.policies),
         "tasks": len(pairs),
         "unsupported": [u.to_json() for u in environment.unsupported],
+        "unsupported_in_tasks": {t.id: [u.to_json() for u in t.unsupported] for t, _ in pairs if t.unsupported},
         "patches": list(environment.patches),
         "verification": record.model_dump(mode="json") if record is not None else None,
     }
@@ -142,6 +143,6 @@ def _print(imported: Imported, checked: dict[str, ForeignVerification], out: Pat
         lines += [f"{name}  {tool} changes something before it fails; taken back" for tool in record.undone]
         lines += [f"{name}  {note.what}: {note.reason}" for note in record.notes]
     for line in lines[:40]:
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if len(lines) > 40:
         console.print(f"… and {len(lines) - 40} more; see import.json in each folder, or --json")

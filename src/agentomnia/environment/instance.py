@@ -51,8 +51,8 @@ class Instance:
         program = self.program
         if self._faulted is not None:
             raise EnvironmentFault(f"{program.name} faulted before ({self._faulted}); restore a snapshot")
-        if name not in program.tools:
-            return failure("not_found", f"There is no tool {name!r}.", "Use one of the listed tools.")
+        if not isinstance(name, str) or name not in program.tools:
+            return failure("not_found", f"There is no tool {str(name)[:80]!r}.", "Use one of the listed tools.")
         if not isinstance(arguments, Mapping):
             return failure("invalid_argument", "Arguments must be an object.", "Give the arguments by name.")
         problem = program.validator(name)(arguments)
@@ -142,12 +142,21 @@ class Instance:
         self.restore(self._initial)
 
     def fork(self) -> Instance:
-        """A second instance at the same state, sharing nothing."""
-        return Instance(self.program, self.live_state)
+        """A second instance at the same state, sharing nothing; a faulted one's fork is faulted too."""
+        forked = Instance(self.program, self.live_state)
+        forked._faulted = self._faulted
+        return forked
 
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON of the state: equal states, equal digests, in any process."""
-        return digest(self.live_state)
+        """SHA-256 of the canonical JSON of the state: equal states, equal digests, in any process.
+
+        Raises:
+            EnvironmentFault: a tool has put something into the state that JSON does not have.
+        """
+        try:
+            return digest(self.live_state)
+        except (TypeError, ValueError) as error:
+            raise EnvironmentFault(f"{self.program.name} holds what no state can: {error}") from error
 
     def broken_rules(self) -> list[str]:
         """Names of the rules that the state breaks; none for an imported class, which has no such method.
@@ -167,7 +176,7 @@ class Instance:
 def _detached(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Arguments that the caller cannot reach into afterwards."""
     for value in arguments.values():
-        if type(value) is list or type(value) is dict:
+        if isinstance(value, list | dict):
             detached: Mapping[str, Any] = _unpack(_pack(dict(arguments)))
             return detached
     return arguments

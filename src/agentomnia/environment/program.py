@@ -110,7 +110,7 @@ def load_class(source: str, name: str) -> type:
     Raises:
         SpecError: the source does not define the class.
     """
-    key = hashlib.sha256(source.encode()).hexdigest()
+    key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()
     code = _CODE_CACHE.get(key)
     qualified = f"agentomnia.environments.{name}"
     try:

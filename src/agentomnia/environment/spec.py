@@ -82,6 +82,8 @@ class Attribute(Row):
     def _consistent(self) -> Attribute:
         if self.type == "enum" and not self.choices:
             raise SpecError(f"attribute {self.name!r}: an enum needs choices; list them")
+        if self.unique and self.type in ("list", "object"):
+            raise SpecError(f"attribute {self.name!r}: a {self.type} cannot be unique; leave that out")
         if self.type == "reference" and not self.target:
             raise SpecError(f"attribute {self.name!r}: a reference needs a target entity; name it")
         return self

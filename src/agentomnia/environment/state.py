@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from datetime import date, datetime
 from typing import Any
 
 import msgpack
 
+from agentomnia.environment.schema import valid_date, valid_moment
 from agentomnia.environment.spec import Attribute, Entity, EnvironmentSpec
 
 State = dict[str, Any]
@@ -39,10 +39,17 @@ def state_problems(spec: EnvironmentSpec, state: State) -> Iterator[str]:
     Rules are not checked here: the compiled program knows them (`Program.broken_rules`).
     """
     expected = {"clock", "counters", *(e.plural for e in spec.entities)}
+    tables = state.keys() == expected and all(type(state[e.plural]) is dict for e in spec.entities)
+    if tables and all(_plainly_valid(spec, state, e) for e in spec.entities):
+        return
     for name in sorted(expected - state.keys()):
         yield f"container {name} is missing"
     for name in sorted(state.keys() - expected):
         yield f"container {name} is unknown"
+    shapeless = [e.plural for e in spec.entities if not isinstance(state.get(e.plural, {}), dict)]
+    yield from (f"container {name} is no object of records" for name in shapeless)
+    if shapeless:
+        return
     for entity in spec.entities:
         for key, record in state.get(entity.plural, {}).items():
             for problem in _record_problems(spec, state, entity, key, record):
@@ -51,9 +58,52 @@ def state_problems(spec: EnvironmentSpec, state: State) -> Iterator[str]:
         yield from _uniqueness_problems(entity, state)
 
 
+def _plainly_valid(spec: EnvironmentSpec, state: State, entity: Entity) -> bool:
+    """Whether an entity's records are valid, decided field by field over all of them.
+
+    Valid states are checked by the thousand, so this is the common case and the quick one. `False` says only that
+    somebody must look closer.
+    """
+    records, fields = state[entity.plural], set(entity.fields)
+    if any(type(r) is not dict or r.keys() != fields for r in records.values()):
+        return False
+    if any(record[entity.key] != key for key, record in records.items()):
+        return False
+    return all(_plainly_valid_field(spec, state, a, [r[a.name] for r in records.values()]) for a in entity.attributes)
+
+
+def _plainly_valid_field(spec: EnvironmentSpec, state: State, attribute: Attribute, values: list[Any]) -> bool:
+    types = set(map(type, values))
+    if type(None) in types:
+        if not attribute.nullable:
+            return False
+        types.discard(type(None))
+        values = [v for v in values if v is not None]
+    if not types <= _PLAIN_TYPES[attribute.type] or (attribute.unique and len(set(values)) != len(values)):
+        return False
+    match attribute.type:
+        case "enum":
+            return set(values) <= set(attribute.choices)
+        case "reference":
+            return set(values) <= state[spec.entity(attribute.target or "").plural].keys()
+        case "date":
+            return all(map(_is_date, set(values)))
+        case "datetime":
+            return all(map(_is_datetime, set(values)))
+        case "integer" | "number" if values:
+            low = attribute.minimum is None or min(values) >= attribute.minimum
+            high = attribute.maximum is None or max(values) <= attribute.maximum
+            return low and high and (attribute.type == "integer" or all(map(math.isfinite, values)))
+        case _:
+            return True
+
+
 def _record_problems(
     spec: EnvironmentSpec, state: State, entity: Entity, key: str, record: dict[str, Any]
 ) -> Iterator[str]:
+    if not isinstance(record, dict):
+        yield f"is {record!r}, no record"
+        return
     if record.keys() != set(entity.fields):
         missing = sorted(set(entity.fields) - record.keys())
         extra = sorted(record.keys() - set(entity.fields))
@@ -92,17 +142,11 @@ def value_problem(attribute: Attribute, value: Any) -> str | None:
 
 
 def _is_date(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and len(value) == 10 and bool(date.fromisoformat(value))
-    except ValueError:
-        return False
+    return isinstance(value, str) and valid_date(value)
 
 
 def _is_datetime(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and len(value) > 10 and bool(datetime.fromisoformat(value))
-    except ValueError:
-        return False
+    return isinstance(value, str) and valid_moment(value)
 
 
 def _is_number(value: Any) -> bool:
@@ -124,11 +168,21 @@ _TYPE_TESTS: dict[str, Callable[[Any], bool]] = {
 }
 
 
+_PLAIN_TYPES: dict[str, frozenset[type]] = {
+    **dict.fromkeys(("string", "text", "reference", "enum", "date", "datetime"), frozenset((str,))),
+    "integer": frozenset((int,)),
+    "number": frozenset((int, float)),
+    "boolean": frozenset((bool,)),
+    "list": frozenset((list,)),
+    "object": frozenset((dict,)),
+}
+
+
 def _uniqueness_problems(entity: Entity, state: State) -> Iterator[str]:
     for attribute in entity.attributes:
         if not attribute.unique:
             continue
-        values = [r.get(attribute.name) for r in state.get(entity.plural, {}).values()]
-        seen = [v for v in values if v is not None]
+        values = [r.get(attribute.name) for r in state.get(entity.plural, {}).values() if isinstance(r, dict)]
+        seen = [v for v in values if v is not None and not isinstance(v, list | dict)]
         if len(seen) != len(set(seen)):
             yield f"{entity.plural}: {attribute.name} is not unique"

@@ -169,7 +169,7 @@ def _entity(entity: Entity) -> EntityView:
 def _attribute(attribute: Attribute) -> AttributeView:
     kind = f"{attribute.type} of {attribute.items}" if attribute.type == "list" else attribute.type
     if attribute.target is not None:
-        kind = f"→ {attribute.target}"
+        kind = f"→\N{NO-BREAK SPACE}{attribute.target}"
     facts = [
         " | ".join(attribute.choices),
         _bounds(attribute),

@@ -69,6 +69,22 @@ class EpisodeView:
     tools: int
     turns: tuple[Turn, ...]
 
+    @property
+    def request(self) -> str:
+        """What the user said first."""
+        return next((t.text for t in self.turns if t.speaker == "user"), "")
+
+    @property
+    def short(self) -> str:
+        """The request on one line of a list."""
+        return one_line(self.request)
+
+
+def one_line(text: str, limit: int = 70) -> str:
+    """A text cut to one line of a list."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip(" .,;:") + "…"
+
 
 def episode_view(found: Trajectory, evaluation: str, anchor: str) -> EpisodeView:
     """Arrange an episode for reading.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Literal
 
 from markupsafe import Markup
@@ -18,7 +19,7 @@ from agentomnia.report.layers import Box, Point, place
 _CELL, _CELL_GAP, _CELLS_A_ROW = 13, 3, 9
 _CHARACTER, _SMALL_CHARACTER = 6.7, 5.6
 """Widths of a character of the two text sizes, with room to spare for wider fonts."""
-_NOTE_CHARACTERS = 26
+_NOTE_CHARACTERS = 24
 _FRAME = (30.0, 334.0, 20.0, 112.0)
 """Left, right, top and foot of a histogram."""
 
@@ -180,12 +181,14 @@ def dag(found: Dag) -> Markup:
 def _node_size(node: Node) -> tuple[float, float]:
     if node.kind == "call":
         return (round(len(node.title) * _CHARACTER + 44, 1), 30.0)
-    longest = max(len(_short(node.note)) * _SMALL_CHARACTER, len(node.title) * _SMALL_CHARACTER)
-    return (round(longest + 20, 1), 38.0)
+    lines = _note_lines(node.note)
+    longest = max(len(line) for line in (node.title, *lines)) * _SMALL_CHARACTER
+    return (round(longest + 22, 1), 25.0 + 13 * len(lines))
 
 
-def _short(note: str) -> str:
-    return note if len(note) <= _NOTE_CHARACTERS else note[: _NOTE_CHARACTERS - 1].rstrip() + "…"
+def _note_lines(note: str) -> list[str]:
+    """A note on at most two lines."""
+    return wrap(note, _NOTE_CHARACTERS, max_lines=2, placeholder="…")
 
 
 def _node(node: Node, box: Box) -> Markup:
@@ -200,13 +203,18 @@ def _node(node: Node, box: Box) -> Markup:
             x=box.x, y=box.y, w=box.width, h=box.height, nx=box.x + 11, tx=box.x + 30, ty=box.y + 19.5,
             number=int(number) + 1, title=node.title,
         )  # fmt: skip
+    lines = Markup("").join(
+        Markup('<text class="note" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>').format(
+            middle, box.y + 29 + 13 * i, line
+        )
+        for i, line in enumerate(_note_lines(node.note))
+    )
     return Markup(
-        '<g class="virtual"><title>{title}: {note}</title><rect x="{x}" y="{y}" width="{w}" height="{h}" rx="19"/>'
-        '<text class="type" x="{m:.1f}" y="{t1:.1f}" text-anchor="middle">{title}</text>'
-        '<text class="note" x="{m:.1f}" y="{t2:.1f}" text-anchor="middle">{short}</text></g>'
+        '<g class="virtual"><title>{title}: {note}</title><rect x="{x}" y="{y}" width="{w}" height="{h}" rx="17"/>'
+        '<text class="type" x="{m:.1f}" y="{top:.1f}" text-anchor="middle">{title}</text>{lines}</g>'
     ).format(
-        title=node.title, note=node.note, short=_short(node.note), x=box.x, y=box.y, w=box.width, h=box.height,
-        m=middle, t1=box.y + 16, t2=box.y + 29,
+        title=node.title, note=node.note, lines=lines, x=box.x, y=box.y, w=box.width, h=box.height, m=middle,
+        top=box.y + 16,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from agentomnia import __version__
 from agentomnia.errors import InputError
 from agentomnia.report.coverage import CoverageView, coverage_view
 from agentomnia.report.environment import EnvironmentView, read_environment
-from agentomnia.report.episode import EpisodeView, episode_view
+from agentomnia.report.episode import OBSERVATION_LIMIT, EpisodeView, episode_view
 from agentomnia.report.evaluation import Evaluation, EvaluationsView, measure, role_of, side_by_side
 from agentomnia.report.gates import Check, environment_checks, task_checks
 from agentomnia.report.index import IndexRow
@@ -128,9 +128,20 @@ class Report:
     episodes: tuple[EpisodeView, ...]
     evaluations: EvaluationsView | None
 
-    def stage(self, name: str) -> StageView | None:
-        """The stage of that name, where it has run."""
-        return next((s for s in self.stages if s.name == name), None)
+    @property
+    def task_stage(self) -> StageView | None:
+        """What the task stage kept and dropped, where it has run."""
+        return next((s for s in self.stages if s.name == "tasks"), None)
+
+    @property
+    def short_table(self) -> int:
+        """Rows up to which a table of scores stands open."""
+        return 20
+
+    @property
+    def observation_limit(self) -> int:
+        """Characters of an observation that are shown."""
+        return OBSERVATION_LIMIT
 
     @property
     def environment_anchors(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from agentomnia.environment.spec import EnvironmentSpec
 from agentomnia.environment.state import State
 from agentomnia.errors import InputError
 from agentomnia.report.environment import domain_words
+from agentomnia.report.episode import one_line
 from agentomnia.report.figures import Dag, Node
 from agentomnia.report.layers import Edge, layers
 from agentomnia.synthesis.environments.package import read_spec
@@ -128,7 +129,7 @@ class TaskView:
     @property
     def short(self) -> str:
         """The request on one line of a list."""
-        return self.query if len(self.query) <= 70 else self.query[:69].rstrip() + "…"
+        return one_line(self.query)
 
 
 class Site:

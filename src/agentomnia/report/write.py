@@ -50,7 +50,7 @@ def render(report: Report) -> str:
         keep_trailing_newline=True,
     )
     environment.globals.update(FIGURES)
-    environment.filters.update(number=number, decimal=decimal, percent=percent, plural=plural)
+    environment.filters.update(number=number, decimal=decimal, percent=percent, plural=plural, span=span)
     style, script = _asset("style.css"), _asset("script.js")
     return environment.get_template("report.html.j2").render(
         report=report, style=Markup(style), script=Markup(script), style_hash=_hash(style), script_hash=_hash(script)
@@ -80,7 +80,12 @@ def decimal(value: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """A share between 0 and 1; no share is a dash."""
-    return "–" if share is None else f"{100 * share:.1f} %"
+    return "–" if share is None else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+
+
+def span(interval: tuple[float, float]) -> str:
+    """An interval of shares, in per cent."""
+    return f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"
 
 
 def plural(count: int, noun: str, many: str = "") -> str:

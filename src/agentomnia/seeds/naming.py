@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from agentomnia.environment.spec import RESERVED_NAMES
 
@@ -60,13 +61,20 @@ _SHORT_PLURALS = frozenset(
 
 def words(name: str) -> list[str]:
     """The words of an identifier in lower case: `getUserV2` gives `get user v2`, `Car Wash` gives `car wash`."""
+    return list(_words(name))
+
+
+@lru_cache(maxsize=65536)
+def _words(name: str) -> tuple[str, ...]:
+    # large files ask for the same names again and again
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(c for c in plain if not unicodedata.combining(c))
     plain = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", plain)
     plain = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1 \2", plain)
-    return re.findall(r"[a-z0-9]+", plain.lower())
+    return tuple(re.findall(r"[a-z0-9]+", plain.lower()))
 
 
+@lru_cache(maxsize=65536)
 def snake(name: str) -> str:
     """The identifier in snake case; empty when it holds no ASCII letter."""
     return re.sub(r"\A[0-9_]+", "", "_".join(words(name)))
@@ -83,7 +91,7 @@ def class_case(text: str) -> str:
     name = "".join(w[0].upper() + w[1:] for w in words(text))
     name = re.sub(r"\A[0-9]+", "", name) or "Record"
     name = name[0].upper() + name[1:]
-    return f"{name}Record" if name in ("None", "True", "False") else name[:48]
+    return f"{name}Record" if keyword.iskeyword(name.lower()) or keyword.iskeyword(name) else name[:48]
 
 
 def singular(word: str) -> str:

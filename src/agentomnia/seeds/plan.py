@@ -68,10 +68,11 @@ class Planned:
         # an operation known by its name alone has its key among its arguments; one that creates keeps it
         own_key = None if self.deed in ("create", "save") else self.key
         taken = {own_key, *(name for name, _ in self.parents), *self.context}
+        queried = self.call.method not in ("", "get")
         given = [
             a
             for a in self.call.arguments
-            if a.place == "body" or (a.place == "query" and self.call.method != "get" and not is_transport(a.name))
+            if a.place == "body" or (queried and a.place == "query" and not is_transport(a.name))
         ]
         if not self.call.method:
             given = [a for a in given if a.name not in taken]

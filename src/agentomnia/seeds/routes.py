@@ -17,7 +17,7 @@ from agentomnia.seeds.call import Call
 from agentomnia.seeds.naming import singular, snake, words
 from agentomnia.seeds.plan import Plan, Planned, is_list, looks_like_id, record_in
 from agentomnia.seeds.seed import Report
-from agentomnia.seeds.verbs import Deed, Said, deed_of, is_move, names_nothing, said
+from agentomnia.seeds.verbs import DEEDS, READS, Deed, Said, deed_of, is_move, names_nothing, said
 
 _VERSION = re.compile(r"[-_.]v\d+\Z", re.IGNORECASE)
 _ENDING = re.compile(r"\.(json|xml|csv|php|html|aspx?)\Z")
@@ -26,6 +26,13 @@ _PARAMETER = re.compile(r"\{\+?([^}]+?)\*?\}(?::(\w+))?\Z")
 _NAMESPACES = re.compile(
     r"\A(api|rest|v\d+(\.\d+)?|latest|public|admin|internal|beta|alpha|json|services?)\Z", re.IGNORECASE
 )
+_ALLOWED: dict[str, frozenset[Deed]] = {
+    "get": READS,
+    "delete": frozenset(("delete", "move")),
+    "put": DEEDS - READS,
+    "patch": frozenset(("update", "save", "move")),
+}
+"""What an operation of each method can do; a POST can do anything."""
 _SELF = frozenset(("me", "self", "current", "mine"))
 
 
@@ -167,6 +174,8 @@ class RouteReader:
         deed = deeds.get(call.method)
         if deed is None:
             return None
+        if call.method == "post" and (told := said(call.spoken_name)) is not None and told.deed == "create":
+            return self._by_name(call)
         fewest = self.fewest[route.key(last)]
         if len(node.parameters) > fewest:
             return self._inside(call, route, deed, fewest)
@@ -180,9 +189,11 @@ class RouteReader:
     def _inside(self, call: Call, route: Route, deed: Deed, fewest: int) -> Planned | None:
         """`/zones/{zone}/{type}/{name}` beside `/zones/{zone}`: something inside a zone, which only the name tells."""
         last = len(route.nodes) - 1
-        node, spoken = route.nodes[last], said(call.spoken_name)
-        if spoken is None or spoken.noun == self._variable(route, last):
+        node, spoken = route.nodes[last], said(call.spoken_name, _ALLOWED.get(call.method, DEEDS))
+        if spoken is None:
             return None
+        if spoken.noun == self._variable(route, last):
+            return self._made(call, route, last, deed, "")
         parents, context = self._above(route, last)
         inside = (*parents, (node.parameters[fewest - 1], self._variable(route, last)))
         others = (*context, *node.parameters[: fewest - 1], *node.parameters[fewest:-1])
@@ -238,14 +249,8 @@ class RouteReader:
         last = len(route.nodes) - 1
         variable = self._variable(route, last)
         names = {"id", "uuid", f"{variable}_id", f"{variable}_uuid", f"{variable.rpartition('_')[2]}_id"}
-        keys = [
-            a.name
-            for a in call.arguments
-            if a.place != "path"
-            and not a.shape.read_only
-            and a.shape.kind in ("string", "integer")
-            and snake(a.name) in names
-        ]
+        given = [a for a in call.arguments if a.place != "path" and not a.shape.read_only]
+        keys = [a.name for a in given if a.shape.kind in ("string", "integer") and snake(a.name) in names]
         if not keys or call.method not in deeds:
             return None
         if call.method == "get" and (
@@ -289,7 +294,8 @@ class RouteReader:
 
     def _by_name(self, call: Call) -> Planned | None:
         """What the operation's own name says, for paths that say nothing."""
-        spoken = said(call.spoken_name) or said(route_text(call.path))
+        allowed = _ALLOWED.get(call.method, DEEDS)
+        spoken = said(call.spoken_name, allowed) or said(route_text(call.path), allowed)
         if spoken is None:
             return None
         planned, route = planned_by_name(call, spoken), self.routes[call.label]

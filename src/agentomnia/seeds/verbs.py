@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from agentomnia.seeds.naming import singular, words
 
 Deed = Literal["get", "list", "create", "update", "delete", "move", "save", "count"]
 """`move` sets a status or a flag; `save` creates or, where the record exists, updates."""
+
+DEEDS: frozenset[Deed] = frozenset(get_args(Deed))
+READS: frozenset[Deed] = frozenset(("get", "list", "count"))
 
 _DEEDS: dict[str, Deed] = {
     **dict.fromkeys(("get", "read", "retrieve", "fetch", "show", "describe", "view", "lookup", "find", "load", "head"),
@@ -127,31 +130,34 @@ _NOUNS_TOO = frozenset(("log", "open", "record", "issue", "request", "place", "p
 """Verbs that are nouns as often: alone at the end of a name they are taken for nouns."""
 
 
-def said(name: str) -> Said | None:
+def said(name: str, allowed: frozenset[Deed] = DEEDS) -> Said | None:
     """What the words of a name say.
 
     Args:
         name: an operationId or a tool's name; a dotted name is read from its end.
+        allowed: what the operation can do at all; verbs of other deeds are taken for nouns.
 
     Returns:
         The verb and the noun, or `None` where no word is a known verb or nothing is named.
     """
     parts = [p for p in name.replace(":", ".").replace("/", ".").split(".") if p]
-    if len(parts) > 1 and words(parts[-1]) and _verb_of(words(parts[-1])[0]):
+    if len(parts) > 1 and words(parts[-1]) and _verb_of(words(parts[-1])[0], allowed):
         # `projects.devices.list`: the last word acts on what stands before it
-        own = _said_words(words(parts[-1]))
+        own = _said_words(words(parts[-1]), allowed)
         return own or _named(words(parts[-1])[0], words(parts[-2]))
-    return _said_words(words(" ".join(parts)))
+    return _said_words(words(" ".join(parts)), allowed)
 
 
-def _verb_of(word: str) -> bool:
-    return word in _DEEDS or is_move(word)
+def _verb_of(word: str, allowed: frozenset[Deed]) -> bool:
+    return (word in _DEEDS or is_move(word)) and _DEEDS.get(word, "move") in allowed
 
 
-def _said_words(listed: list[str]) -> Said | None:
-    for position, word in enumerate(listed):
-        if not _verb_of(word):
-            continue
+def _said_words(listed: list[str], allowed: frozenset[Deed]) -> Said | None:
+    verbs = [(i, w) for i, w in enumerate(listed) if _verb_of(w, allowed)]
+    # `record_sets_create`: a verb that can be a noun gives way to one that cannot
+    for position, word in sorted(
+        verbs, key=lambda v: (v[1] in _NOUNS_TOO and v[0] + 1 < len(listed) and len(verbs) > 1, v[0])
+    ):
         noun = _noun(listed[position + 1 :])
         if not noun and word not in _NOUNS_TOO:
             noun = _noun(listed[:position])

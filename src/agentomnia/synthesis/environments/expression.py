@@ -271,6 +271,8 @@ class _Translator:
             ast.SetComp: self._visit_comprehension,
             ast.DictComp: self._visit_comprehension,
             ast.IfExp: self._visit_conditional,
+            ast.BinOp: self._visit_operation,
+            ast.UnaryOp: self._visit_operation,
             ast.Constant: self._visit_constant,
             ast.Dict: self._visit_dict,
             ast.Lambda: self._visit_lambda,
@@ -289,6 +291,12 @@ class _Translator:
             elif isinstance(child, list):
                 setattr(node, name, [self.value(c, scope) if isinstance(c, ast.expr) else c for c in child])
         return node
+
+    def _visit_operation(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Kind]:
+        assert isinstance(node, ast.BinOp | ast.UnaryOp)
+        if not isinstance(node.op, _ALLOWED_NODES):
+            raise self.fail(node, f"{type(node.op).__name__} is outside the language; use + - * / // % or not", scope)
+        return self._visit_children(node, scope), VALUE
 
     def _visit_constant(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Kind]:
         assert isinstance(node, ast.Constant)
@@ -396,7 +404,7 @@ class _Translator:
 
     def _bind_target(self, target: ast.expr, kind: Kind, scope: Scope) -> Scope:
         if not isinstance(target, ast.Name):
-            raise self.fail(target, "loop over one name", scope)
+            raise self.fail(target, "a loop has one name; take parts of it inside", scope)
         return scope.bind_new(target.id, Kind(kind.entity) if kind.many else VALUE)
 
     def _visit_call(self, node: ast.expr, scope: Scope) -> tuple[ast.expr, Kind]:

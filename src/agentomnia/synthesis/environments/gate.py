@@ -28,7 +28,7 @@ from agentomnia.environment.replay import Call, ReplayProcess, trace
 from agentomnia.environment.result import Result
 from agentomnia.environment.sampling import ArgumentSampler
 from agentomnia.environment.spec import EnvironmentSpec, Tool
-from agentomnia.environment.state import State, state_problems, unpack
+from agentomnia.environment.state import State, pack, state_problems, unpack
 from agentomnia.errors import EnvironmentFault, OmniaError
 from agentomnia.row import Row
 from agentomnia.synthesis.environments.compiler import Compiled, build_program, compile_environment
@@ -134,9 +134,10 @@ def probe_states(spec: EnvironmentSpec, seed: str, perturbed: int = 4) -> list[S
     """
     maker = StateMaker(spec)
     states = [maker.make(f"{seed}/0"), maker.make(f"{seed}/1"), maker.make(f"{seed}/small", scale=0.3)]
+    ordinary = [pack(state) for state in states[:2]]
     rng = Random(f"{seed}/perturb")
     for number in range(perturbed):
-        state = maker.make(f"{seed}/{number % 2}")
+        state = unpack(ordinary[number % 2])
         for _ in range(40):
             _perturb(spec, maker, state, rng)
         states.append(state)
@@ -162,7 +163,7 @@ def _perturb(spec: EnvironmentSpec, maker: StateMaker, state: State, rng: Random
             record[attribute.name] = int(extreme) if attribute.type == "integer" else extreme
         else:
             record[attribute.name] = make_value(attribute, spec.clock, rng)
-    if any(maker.broken(state)) or any(state_problems(spec, state)):
+    if maker.broken_by(state, entity, record, attribute.name) or any(state_problems(spec, state)):
         record[attribute.name] = before
 
 

@@ -7,7 +7,9 @@ cannot be made is left out. The result is checked whole before anyone sees it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -52,18 +54,13 @@ class StateMaker:
         """
         self.spec = spec
         self.order = creation_order(spec)
-        self._present = self._compiled("present_if")
-        self._derived = self._compiled("derive")
-        self._rules = [(rule.entity, rule.name, _predicate(spec, rule.entity, rule.predicate)) for rule in spec.rules]
-
-    def _compiled(self, which: str) -> dict[tuple[str, str], Any]:
-        found = {}
-        for entity in self.spec.entities:
-            for attribute in entity.attributes:
-                text = attribute.present_if if which == "present_if" else attribute.derive
-                if text is not None:
-                    found[(entity.name, attribute.name)] = _predicate(self.spec, entity.name, text)
-        return found
+        present = [_expression(spec, e, a.name, a.present_if) for e, a in _fields(spec) if a.present_if is not None]
+        derived = [_expression(spec, e, a.name, a.derive) for e, a in _fields(spec) if a.derive is not None]
+        self._present = frozenset((e.plural, e.name) for e in present)
+        self._presence = frozenset(present)
+        self._computed = (*present, *derived)
+        self._entangled = any((e.plural, e.name) in self._present for e in derived)
+        self._rules = tuple(_expression(spec, spec.entity(r.entity), r.name, r.predicate) for r in spec.rules)
 
     def make(self, seed: str, scale: float = 1.0) -> State:
         """Make one state.
@@ -130,46 +127,68 @@ class StateMaker:
         return _IMPOSSIBLE
 
     def _left_null(self, entity: Entity, attribute: Attribute, rng: Random) -> bool:
-        return attribute.nullable and (entity.name, attribute.name) not in self._present and rng.random() < 0.3
+        return attribute.nullable and (entity.plural, attribute.name) not in self._present and rng.random() < 0.3
 
     def settle(self, state: State, rng: Random) -> None:
         """Compute presence and derived fields, then remake or leave out records until every rule holds."""
-        self.derive(state)
+        stale = _Stale((*self._computed, *self._rules), always=self._entangled)
+        known: dict[_Expression, list[str]] = {}
+        self._derive(state, stale)
         for round_number in range(_ROUNDS):
-            broken = self._offenders(state)
+            broken = self._offenders(state, stale, known)
             if not broken:
                 return
             for entity_name, key in broken:
-                self._remake(state, self.spec.entity(entity_name), key, rng, give_up=round_number > _ROUNDS // 2)
-            self.derive(state)
+                entity = self.spec.entity(entity_name)
+                self._remake(state, entity, key, rng, give_up=round_number > _ROUNDS // 2)
+                stale.touch(entity.plural)
+            self._derive(state, stale)
 
     def derive(self, state: State) -> None:
         """Set optional fields to null where absent, and derived fields to what their records say."""
-        view = _View(self.spec, state)
-        for (entity_name, field), function in (*self._present.items(), *self._derived.items()):
-            present = (entity_name, field) in self._present and function is self._present[(entity_name, field)]
-            for record in state[self.spec.entity(entity_name).plural].values():
-                if not present:
-                    record[field] = function(view, record)
-                elif not function(view, record):
-                    record[field] = None
+        self._derive(state, _Stale(self._computed, always=self._entangled))
 
-    def _offenders(self, state: State) -> list[tuple[str, str]]:
+    def _derive(self, state: State, stale: _Stale) -> None:
         view = _View(self.spec, state)
-        found: dict[tuple[str, str], None] = {}
-        for entity_name, _, predicate in self._rules:
-            for key, record in state[self.spec.entity(entity_name).plural].items():
-                if not predicate(view, record):
-                    found[(entity_name, key)] = None
-        return list(found)
+        for expression in self._computed:
+            if not stale.take(expression):
+                continue
+            field, changed = expression.name, False
+            for record in state[expression.plural].values():
+                value = expression.function(view, record)
+                if expression in self._presence:
+                    value = record[field] if value else None
+                changed = changed or type(value) is not type(record[field]) or value != record[field]
+                record[field] = value
+            if changed:
+                stale.touch(expression.plural, field)
+
+    def _offenders(self, state: State, stale: _Stale, known: dict[_Expression, list[str]]) -> list[tuple[str, str]]:
+        """Records that break a rule; `known` holds what was found before, by rule."""
+        view = _View(self.spec, state)
+        for rule in self._rules:
+            if stale.take(rule):
+                records = state[rule.plural].items()
+                known[rule] = [key for key, record in records if not rule.function(view, record)]
+        return list(dict.fromkeys((rule.entity, key) for rule in self._rules for key in known[rule]))
 
     def broken(self, state: State) -> Iterable[str]:
         """Names of broken rules with the record that breaks them."""
         view = _View(self.spec, state)
-        for entity_name, name, predicate in self._rules:
-            for key, record in state[self.spec.entity(entity_name).plural].items():
-                if not predicate(view, record):
-                    yield f"{key} breaks {name}"
+        for rule in self._rules:
+            for key, record in state[rule.plural].items():
+                if not rule.function(view, record):
+                    yield f"{key} breaks {rule.name}"
+
+    def broken_by(self, state: State, entity: Entity, record: dict[str, Any], field: str) -> bool:
+        """Whether a rule is broken after one field of one record changed, in a state that kept every rule before."""
+        view = _View(self.spec, state)
+        for rule in self._rules:
+            if rule.reads(entity.plural, field):
+                records = (record,) if rule.local else state[rule.plural].values()
+                if not all(rule.function(view, r) for r in records):
+                    return True
+        return False
 
     def _remake(self, state: State, entity: Entity, key: str, rng: Random, give_up: bool) -> None:
         container = state[entity.plural]
@@ -205,12 +224,68 @@ class _View:
             self.__dict__[entity.plural] = state[entity.plural]
 
 
-def _predicate(spec: EnvironmentSpec, entity: str, text: str) -> Any:
+@dataclass(frozen=True, eq=False)
+class _Expression:
+    """A compiled expression over the records of one entity: a rule, a derived field, or whether a field is present."""
+
+    entity: str
+    plural: str
+    name: str
+    """The rule's, or the field's."""
+    function: Callable[[Any, dict[str, Any]], Any]
+    tables: frozenset[str]
+    """Containers that it looks into."""
+    words: frozenset[str]
+    """Every word of its source: a field that is not among them has no influence on it."""
+
+    @property
+    def local(self) -> bool:
+        """Whether its value for a record follows from that record alone."""
+        return len(self.tables) == 1 and "self" not in self.words
+
+    def reads(self, plural: str, field: str) -> bool:
+        """Whether a change of that field of a record of that container may change its value."""
+        return plural in self.tables and field in self.words
+
+
+class _Stale:
+    """Which expressions may have another value than when they were last evaluated.
+
+    Expressions are pure, so evaluating another one again would give what it gave before.
+    """
+
+    def __init__(self, expressions: Iterable[_Expression], *, always: bool) -> None:
+        self._all = tuple(expressions)
+        self._stale = set(self._all)
+        self._always = always
+
+    def take(self, expression: _Expression) -> bool:
+        """Whether it must be evaluated; it counts as evaluated from here on."""
+        if self._always:
+            return True
+        found = expression in self._stale
+        self._stale.discard(expression)
+        return found
+
+    def touch(self, plural: str, field: str | None = None) -> None:
+        """A field of some records of a container has changed, or whole records have."""
+        for expression in self._all:
+            if plural in expression.tables if field is None else expression.reads(plural, field):
+                self._stale.add(expression)
+
+
+def _fields(spec: EnvironmentSpec) -> Iterator[tuple[Entity, Attribute]]:
+    return ((entity, attribute) for entity in spec.entities for attribute in entity.attributes)
+
+
+def _expression(spec: EnvironmentSpec, entity: Entity, name: str, text: str) -> _Expression:
     """Compile an expression over `it` to a function of a view and a record."""
     from agentomnia.synthesis.environments import compiler
 
-    source = translate(text, Scope(spec, {"it": Kind(entity)}, f"{spec.name}, {entity}"), None).source
-    return compiler.evaluate_with_helpers(f"lambda self, it: {source}")
+    source = translate(text, Scope(spec, {"it": Kind(entity.name)}, f"{spec.name}, {entity.name}"), None).source
+    function = compiler.evaluate_with_helpers(f"lambda self, it: {source}")
+    tables = frozenset((entity.plural, *re.findall(r"\bself\.(\w+)", source)))
+    return _Expression(entity.name, entity.plural, name, function, tables, frozenset(re.findall(r"\w+", source)))
 
 
 def creation_order(spec: EnvironmentSpec) -> tuple[str, ...]:
