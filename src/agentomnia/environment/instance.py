@@ -134,7 +134,11 @@ class Instance:
 
     def restore(self, snapshot: bytes) -> None:
         """Go to the state of a snapshot; clears a fault."""
-        self._object = self.program.build(unpack(snapshot))
+        self.adopt(unpack(snapshot))
+
+    def adopt(self, state: State) -> None:
+        """Go to a state that the caller gives away: calls change that very object; clears a fault."""
+        self._object = self.program.build(state)
         self._faulted = None
 
     def reset(self) -> None:

@@ -39,6 +39,7 @@ def state_problems(spec: EnvironmentSpec, state: State) -> Iterator[str]:
     Rules are not checked here: the compiled program knows them (`Program.broken_rules`).
     """
     expected = {"clock", "counters", *(e.plural for e in spec.entities)}
+    yield from _bookkeeping_problems(spec, state)
     tables = state.keys() == expected and all(type(state[e.plural]) is dict for e in spec.entities)
     if tables and all(_plainly_valid(spec, state, e) for e in spec.entities):
         return
@@ -56,6 +57,19 @@ def state_problems(spec: EnvironmentSpec, state: State) -> Iterator[str]:
                 yield f"{entity.plural}/{key}: {problem}"
     for entity in spec.entities:
         yield from _uniqueness_problems(entity, state)
+
+
+def _bookkeeping_problems(spec: EnvironmentSpec, state: State) -> Iterator[str]:
+    """A clock that tells no time, and counters that would give a new record the key of an old one."""
+    clock, counters = state.get("clock"), state.get("counters")
+    if not isinstance(clock, dict) or not _is_datetime(clock.get("now")):
+        yield f"clock is {clock!r}, not {{'now': a moment like 2026-03-09T14:30}}"
+    for entity in spec.entities:
+        count = counters.get(entity.plural) if isinstance(counters, dict) else None
+        if type(count) is not int or count < 0:
+            yield f"counters: {entity.plural} is {count!r}, not a number of keys given so far"
+        elif f"{entity.prefix}-{count + 1:04d}" in (state.get(entity.plural) or ()):
+            yield f"counters: {entity.plural} is {count}, but the next key exists already"
 
 
 def _plainly_valid(spec: EnvironmentSpec, state: State, entity: Entity) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agentomnia.taxonomy.axes import CAPABILITIES, DIFFICULTIES, SPLITS, Split, domains
+from agentomnia.taxonomy.axes import CAPABILITIES, DIFFICULTIES, SPLITS, Split, domain, domains
 from agentomnia.taxonomy.coverage import Coverage, Span, coverage
 
 SPLIT_NAMES: dict[str, str] = {"toc": "ToC", "tob": "ToB", "toe": "ToE"}
@@ -33,6 +33,16 @@ class Group:
     def label(self) -> str:
         """The group read aloud."""
         return f"{self.name}: {self.covered} of {len(self.cells)} level-2 domains have an environment"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A level-2 domain that has an environment."""
+
+    id: int
+    words: str
+    environments: int
+    tasks: int
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class CoverageView:
     """Coverage of the three axes."""
 
     splits: tuple[SplitView, ...]
+    covered: tuple[Place, ...]
     capabilities: tuple[Amount, ...]
     difficulties: tuple[Amount, ...]
     tasks: int
@@ -89,11 +100,18 @@ class CoverageView:
         return max((a.tasks for a in (*self.capabilities, *self.difficulties)), default=0)
 
 
+def domain_words(id: int) -> str:
+    """A level-2 domain with the way to it."""
+    item = domain(id)
+    return f"{SPLIT_NAMES[item.split]} / {item.l1} / {item.l2}"
+
+
 def coverage_view(environments: Iterable[Span], tasks: Iterable[Span]) -> CoverageView:
     """Arrange what environments and tasks cover."""
     made, asked = coverage(environments), coverage(tasks)
     return CoverageView(
         splits=tuple(_split(split, made, asked) for split in SPLITS),
+        covered=tuple(Place(id, domain_words(id), count, asked.l2[id]) for id, count in made.l2.items() if count),
         capabilities=tuple(Amount(c.name, c.description, asked.capabilities[c.id]) for c in CAPABILITIES),
         difficulties=tuple(
             Amount(d.name, d.description, asked.difficulty[d.id], asked.primary[d.id]) for d in DIFFICULTIES

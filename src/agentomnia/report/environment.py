@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentomnia.environment.spec import Attribute, Entity, Tool
 from agentomnia.errors import InputError
-from agentomnia.report.coverage import SPLIT_NAMES
+from agentomnia.report.coverage import domain_words
 from agentomnia.report.gates import Check, environment_checks
 from agentomnia.report.rows import read_rows
 from agentomnia.report.source import Source, colour
@@ -19,7 +19,6 @@ from agentomnia.synthesis.environments.gate import Finding, Verification
 from agentomnia.synthesis.environments.package import read_spec, read_verification
 from agentomnia.synthesis.environments.toolset import ToolDecision
 from agentomnia.task.render import moment_in_words
-from agentomnia.taxonomy.axes import domain
 
 SOURCE_LIMIT = 160_000
 
@@ -144,12 +143,6 @@ def _read_source(folder: Path) -> str:
         return (folder / "environment.py").read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{folder / 'environment.py'}: {error.strerror}; make the environment again") from None
-
-
-def domain_words(id: int) -> str:
-    """A level-2 domain with the way to it."""
-    item = domain(id)
-    return f"{SPLIT_NAMES[item.split]} / {item.l1} / {item.l2}"
 
 
 def _entity(entity: Entity) -> EntityView:

@@ -1,6 +1,6 @@
 """One episode as a conversation to read: who said what, which calls were made, what each one showed.
 
-An observation longer than `OBSERVATION_LIMIT` characters is cut, and says so.
+What is longer than `LIMIT` characters is cut, and says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from agentomnia.llm.message import Message, ToolCall
 from agentomnia.task.trajectory import Step, Trajectory
 
-OBSERVATION_LIMIT = 6_000
+LIMIT = 6_000
 _PREVIEW = 160
 
 
@@ -122,7 +122,11 @@ def _turns(found: Trajectory) -> Iterator[Turn]:
         for call in message.tool_calls:
             number += 1
             calls.append(_call(number, call, answers.get(call.id), steps.get(call.id)))
-        yield Turn(message.role, message.content or "", message.reasoning_content or "", tuple(calls))
+        yield Turn(message.role, _cut(message.content or ""), _cut(message.reasoning_content or ""), tuple(calls))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LIMIT else f"{text[:LIMIT]}… ({len(text):,} characters in full)"
 
 
 def _digests_before(found: Trajectory) -> list[str]:
@@ -131,7 +135,7 @@ def _digests_before(found: Trajectory) -> list[str]:
 
 def _call(number: int, call: ToolCall, answer: Message | None, step: tuple[Step, str] | None) -> Call:
     seen = None if answer is None else _observation(answer.content or "", step)
-    return Call(number, call.name, call.arguments, seen)
+    return Call(number, call.name, _cut(call.arguments), seen)
 
 
 def _observation(content: str, step: tuple[Step, str] | None) -> Observation:
@@ -140,9 +144,9 @@ def _observation(content: str, step: tuple[Step, str] | None) -> Observation:
         ok=step is not None and step[0].ok,
         error="" if step is None else step[0].error or "",
         preview=content[:_PREVIEW],
-        text=text[:OBSERVATION_LIMIT],
+        text=text[:LIMIT],
         characters=len(text),
-        cut=len(text) > OBSERVATION_LIMIT,
+        cut=len(text) > LIMIT,
         changed=step is not None and step[0].digest != step[1],
     )
 

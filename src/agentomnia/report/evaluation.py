@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentomnia.evaluation.summary import Score, Summary, score, summarize
-from agentomnia.report.coverage import SPLIT_NAMES
-from agentomnia.report.environment import domain_words
+from agentomnia.report.coverage import SPLIT_NAMES, domain_words
 from agentomnia.task.trajectory import Trajectory
 from agentomnia.taxonomy.axes import CAPABILITIES, DIFFICULTIES, SPLITS, level1
 

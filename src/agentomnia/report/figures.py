@@ -180,7 +180,7 @@ def dag(found: Dag) -> Markup:
 
 def _node_size(node: Node) -> tuple[float, float]:
     if node.kind == "call":
-        return (round(len(node.title) * _CHARACTER + 44, 1), 30.0)
+        return (round(len(node.title) * _CHARACTER + 46, 1), 30.0)
     lines = _note_lines(node.note)
     longest = max(len(line) for line in (node.title, *lines)) * _SMALL_CHARACTER
     return (round(longest + 22, 1), 25.0 + 13 * len(lines))
@@ -200,7 +200,7 @@ def _node(node: Node, box: Box) -> Markup:
             '<text class="index" x="{nx:.1f}" y="{ty:.1f}">{number}</text>'
             '<text class="tool" x="{tx:.1f}" y="{ty:.1f}">{title}</text></g>'
         ).format(
-            x=box.x, y=box.y, w=box.width, h=box.height, nx=box.x + 11, tx=box.x + 30, ty=box.y + 19.5,
+            x=box.x, y=box.y, w=box.width, h=box.height, nx=box.x + 11, tx=box.x + 32, ty=box.y + 19.5,
             number=int(number) + 1, title=node.title,
         )  # fmt: skip
     lines = Markup("").join(
@@ -219,13 +219,22 @@ def _node(node: Node, box: Box) -> Markup:
 
 
 def _path(points: Sequence[Point]) -> str:
-    """A smooth line through points that go down."""
-    (x, y), parts = points[0], [f"M{points[0][0]} {points[0][1]}"]
-    for nx, ny in points[1:]:
-        bend = round((y + ny) / 2, 1)
-        parts.append(f"C{x} {bend} {nx} {bend} {nx} {ny}")
-        x, y = nx, ny
+    """A smooth line that leaves and arrives vertically."""
+    slopes = [_slope(points, i) for i in range(len(points))]
+    parts = [f"M{points[0][0]} {points[0][1]}"]
+    for (x, y), (sx, sy), (nx, ny), (tx, ty) in zip(points, slopes, points[1:], slopes[1:]):
+        parts.append(f"C{x + sx:.1f} {y + sy:.1f} {nx - tx:.1f} {ny - ty:.1f} {nx} {ny}")
     return "".join(parts)
+
+
+def _slope(points: Sequence[Point], at: int) -> Point:
+    """The way to the control point at a point: vertical at the ends, along its neighbours between them."""
+    if at == 0:
+        return (0.0, (points[1][1] - points[0][1]) / 2)
+    if at == len(points) - 1:
+        return (0.0, (points[at][1] - points[at - 1][1]) / 2)
+    (x, y), (nx, ny) = points[at - 1], points[at + 1]
+    return ((nx - x) / 6, (ny - y) / 6)
 
 
 FIGURES: Mapping[str, object] = {

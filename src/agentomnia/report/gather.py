@@ -5,7 +5,8 @@ empty. Files are read row by row: memory grows with what is embedded and with on
 run. What is embedded is drawn at even distances over a file, so that nobody chose it, and is capped:
 
     ENVIRONMENTS environments, TASKS tasks, REFERENCES reference trajectories, and for each evaluation the
-    episode on the first of those tasks; for an agent that is no floor and no reference FAILURES failed ones more
+    episode on the first of those tasks; for an agent that is no floor and no reference FAILURES failed ones more;
+    EPISODES in all
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from agentomnia import __version__
 from agentomnia.errors import InputError
 from agentomnia.report.coverage import CoverageView, coverage_view
 from agentomnia.report.environment import EnvironmentView, read_environment
-from agentomnia.report.episode import OBSERVATION_LIMIT, EpisodeView, episode_view
+from agentomnia.report.episode import LIMIT, EpisodeView, episode_view
 from agentomnia.report.evaluation import Evaluation, EvaluationsView, measure, role_of, side_by_side
 from agentomnia.report.gates import Check, environment_checks, task_checks
 from agentomnia.report.index import IndexRow
@@ -40,7 +41,7 @@ from agentomnia.report.statistics import (
 )
 from agentomnia.report.task import Site, TaskView, task_view
 from agentomnia.runs.episodes import read_tasks
-from agentomnia.runs.run import read_journal
+from agentomnia.runs.run import read_journal, read_jsonl
 from agentomnia.synthesis.environments.gate import Verification
 from agentomnia.synthesis.environments.package import read_verification
 from agentomnia.synthesis.environments.toolset import ToolDecision
@@ -48,6 +49,7 @@ from agentomnia.task.trajectory import Trajectory
 from agentomnia.taxonomy.coverage import Span
 
 ENVIRONMENTS, TASKS, REFERENCES, FAILURES = 6, 30, 6, 3
+EPISODES = 30
 _EXAMPLE = 180
 _NOT_MODELLED = "not modelled"
 """Operations of a seed file that no tool could be made of: listed, but no candidate was dropped."""
@@ -125,6 +127,8 @@ class Report:
     tasks: TasksView | None
     references: int | None
     """Reference trajectories; `None` where the stage has not run."""
+    full_rewards: int
+    """Reference trajectories with reward 1.0."""
     episodes: tuple[EpisodeView, ...]
     evaluations: EvaluationsView | None
 
@@ -139,9 +143,9 @@ class Report:
         return 20
 
     @property
-    def observation_limit(self) -> int:
-        """Characters of an observation that are shown."""
-        return OBSERVATION_LIMIT
+    def text_limit(self) -> int:
+        """Characters of a message or an observation that are shown."""
+        return LIMIT
 
     @property
     def environment_anchors(self) -> dict[str, str]:
@@ -188,6 +192,7 @@ def gather(run_path: Path) -> Report:
         shown_environments=_shown_environments(folders),
         tasks=tasks,
         references=references,
+        full_rewards=picked.full_rewards,
         episodes=picked.views(),
         evaluations=side_by_side(scores) if scores else None,
     )
@@ -220,7 +225,18 @@ def _count_tasks(run_path: Path) -> tuple[TaskCounter | None, list[Span]]:
     for task, private in read_tasks(run_path):
         counter.add(task, private)
         spans.append(Span.of(task.coordinate))
+    _check_pairs(run_path)
     return counter, spans
+
+
+def _check_pairs(run_path: Path) -> None:
+    """Refuse tasks whose two files do not have the same number of rows: pairs end with the shorter one."""
+    public, private = (sum(1 for _ in read_jsonl(run_path / f"{name}.jsonl")) for name in ("tasks", "tasks.private"))
+    if public != private:
+        raise InputError(
+            f"{run_path}: tasks.jsonl has {public} rows and tasks.private.jsonl {private}; "
+            "start the tasks' command again to mend the run"
+        )
 
 
 def _tasks(run_path: Path, counter: TaskCounter, rejected: Iterable[Reason]) -> TasksView:
@@ -245,9 +261,11 @@ class _Picker:
         self._first = tasks[0] if tasks else None
         self._picked: list[tuple[Trajectory, str]] = []
         self._failures: dict[str, int] = {}
+        self.full_rewards = 0
 
     def reference(self, found: Trajectory) -> None:
-        """Consider a reference trajectory."""
+        """Consider a reference trajectory, and count it where its reward is full."""
+        self.full_rewards += found.reward == 1.0
         if found.task in self._wanted:
             self._picked.append((found, ""))
 
@@ -258,7 +276,7 @@ class _Picker:
             return
         failures = self._failures.get(evaluation, 0)
         failed = role == "agent" and found.reward != 1.0 and failures < FAILURES
-        if found.task == self._first or failed:
+        if (found.task == self._first or failed) and len(self._picked) < EPISODES:
             self._picked.append((found, evaluation))
             self._failures[evaluation] = failures + failed
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from agentomnia.environment.spec import EnvironmentSpec
 from agentomnia.environment.state import State
 from agentomnia.errors import InputError
-from agentomnia.report.environment import domain_words
+from agentomnia.report.coverage import domain_words
 from agentomnia.report.episode import one_line
 from agentomnia.report.figures import Dag, Node
 from agentomnia.report.layers import Edge, layers
@@ -351,12 +351,14 @@ def _order_edges(private: PrivateTask) -> list[Edge]:
 
 
 def _dag(private: PrivateTask) -> Dag:
-    """The DAG to draw; an order that the flow of values implies is not drawn again."""
+    """The DAG to draw; an order that other edges imply is not drawn."""
     calls = [Node(f"call:{i}", "call", c.tool) for i, c in enumerate(private.calls)]
     thoughts = [Node(v.id, "virtual", v.type, v.note) for v in private.dag.virtual]
     flow = tuple(private.dag.edges)
-    implied = _reachable(flow)
-    order = tuple(e for e in _order_edges(private) if e[1] not in implied.get(e[0], frozenset()))
+    edges = (*flow, *_order_edges(private))
+    follows = _reachable(edges)
+    implied = {(a, last) for a, b in edges for last in follows.get(b, ())}
+    order = tuple(e for e in _order_edges(private) if e not in implied and e not in flow)
     return Dag(tuple(calls + thoughts), flow, order)
 
 

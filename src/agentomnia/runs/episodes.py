@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -55,12 +55,10 @@ def read_tasks(run_path: Path) -> Iterator[tuple[Task, PrivateTask]]:
     """
     public = _rows(run_path / "tasks.jsonl", Task)
     private = _rows(run_path / "tasks.private.jsonl", PrivateTask)
-    for number, pair in enumerate(zip(public, private, strict=False), 1):
-        task, hidden = pair
-        if task.id != hidden.id:
-            raise InputError(
-                f"{run_path}: tasks.jsonl and tasks.private.jsonl differ at line {number}; make the tasks again"
-            )
+    for number, (task, hidden) in enumerate(zip_longest(public, private), 1):
+        if task is None or hidden is None or task.id != hidden.id:
+            message = f"tasks.jsonl and tasks.private.jsonl differ at line {number}; make the tasks again"
+            raise InputError(f"{run_path}: {message}")
         yield task, hidden
 
 

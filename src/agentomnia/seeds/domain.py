@@ -15,15 +15,14 @@ from functools import cache
 from agentomnia.seeds.naming import singular, words
 from agentomnia.taxonomy.axes import Domain, domains
 
-_NAME, _OBJECT, _OPERATION, _DESCRIPTION = 5.0, 3.0, 1.5, 1.5
+_NAME, _OBJECT, _OPERATION, _DESCRIPTION = 4.0, 3.0, 1.5, 2.0
 _CLOSE = 0.92
 _STOP = frozenset(
     "a an and api are as at be by can for from get has have in into is it its list new of on one or other our rest "
-    "service set "
-    "that the their them this to up use used user uses using via was we which will with you your data create update "
-    "delete add "
-    "all any between manage management access provide provides allow allows enable enables http https com www "
-    "information".split()
+    "service set that the their them this to up use used user uses using via was we which will with you your data "
+    "create update delete add all any between manage management access provide provides allow allows enable enables "
+    "http https com www information manager account specialist planner version type group setting status code key "
+    "name id public private json endpoint request response page url field value object".split()
 )
 
 
@@ -48,8 +47,9 @@ def _plain(text: str) -> list[str]:
 
 
 def _overlap(told: Counter[str], weights: Mapping[str, float]) -> float:
-    # logarithms keep a word that is repeated everywhere from deciding alone
-    return sum(weight * math.log1p(told[word]) for word, weight in weights.items() if word in told)
+    # logarithms keep a word that is repeated everywhere from deciding alone, and so does the number of words met
+    met = [weight * math.log1p(told[word]) for word, weight in weights.items() if word in told]
+    return sum(met) * (1 - 0.7 ** len(met))
 
 
 @cache

@@ -29,7 +29,7 @@ from agentomnia.environment.result import Result
 from agentomnia.environment.sampling import ArgumentSampler
 from agentomnia.environment.spec import EnvironmentSpec, Tool
 from agentomnia.environment.state import State, pack, state_problems, unpack
-from agentomnia.errors import EnvironmentFault, OmniaError
+from agentomnia.errors import EnvironmentFault, InfrastructureError, OmniaError
 from agentomnia.row import Row
 from agentomnia.synthesis.environments.compiler import Compiled, build_program, compile_environment
 from agentomnia.synthesis.environments.makers import make_value
@@ -179,7 +179,7 @@ def _check_tools(
     for tool in spec.tools:
         try:
             count.findings += _unreached(tool, probe, compiled, Random(f"{seed}/{tool.name}"))
-            count.findings += _bad_inputs(tool, probe.instances[0], count)
+            count.findings += _bad_inputs(tool, probe.instances[0], probe.snapshots[0], count)
         except EnvironmentFault as error:
             count.findings.append(Finding(check="accepted", tool=tool.name, evidence=f"exception escaped: {error}"))
             for instance in probe.instances:
@@ -225,8 +225,7 @@ def bad_arguments(schema: dict[str, Any], good: dict[str, Any]) -> Iterator[tupl
             yield f"not a number {name}", {**good, name: float("nan")}
 
 
-def _bad_inputs(tool: Tool, instance: Instance, count: _Count) -> Iterator[Finding]:
-    before = instance.digest()
+def _bad_inputs(tool: Tool, instance: Instance, before: bytes, count: _Count) -> Iterator[Finding]:
     sampler = ArgumentSampler(instance.program, Random(tool.name))
     good = sampler.sample(tool.name, instance.live_state)
     battery = [*bad_arguments(tool.input_schema, good), *_unknown_ids(tool, good)]
@@ -235,7 +234,7 @@ def _bad_inputs(tool: Tool, instance: Instance, count: _Count) -> Iterator[Findi
         answer = instance.call(tool.name, arguments)
         if answer["ok"]:
             yield Finding(check="bad_input", tool=tool.name, evidence=f"{fault} was accepted")
-    if instance.digest() != before:
+    if instance.snapshot() != before:
         yield Finding(check="bad_input", tool=tool.name, evidence="refused calls changed the state")
         instance.reset()
 
@@ -264,19 +263,24 @@ def _walk(spec: EnvironmentSpec, program: Program, state: State, rng: Random, co
     calls: list[Call] = []
     # changes are drawn more often: they are what can go wrong
     tools = [t for t in spec.tools for _ in range(3 if t.kind == "modify" else 1)]
-    for _ in range(_WALK):
+    for _ in range(_WALK if tools else 0):
         tool = rng.choice(tools)
         arguments = sampler.sample(tool.name, instance.live_state)
         before = instance.snapshot()
+        count.walked += 1
         try:
             answer = instance.call(tool.name, arguments)
-            calls.append((tool.name, arguments))
-            count.findings += _after_call(spec, tool, instance, before, bool(answer["ok"]))
+            findings = list(_after_call(spec, tool, instance, before, bool(answer["ok"])))
         except EnvironmentFault as error:
             count.findings.append(Finding(check="accepted", tool=tool.name, evidence=f"exception escaped: {error}"))
             instance.restore(before)
-        count.walked += 1
+            continue
         count.accepted += bool(answer["ok"])
+        count.findings += findings
+        if any(f.check == "rules" for f in findings):
+            instance.restore(before)  # and the replay leaves the call out: others may fail in a broken state
+        else:
+            calls.append((tool.name, arguments))
     if bystander.digest() != untouched:
         count.findings.append(Finding(check="isolation", evidence="a second instance changed with the first"))
     return calls
@@ -295,7 +299,6 @@ def _after_call(
     problem = next(state_problems(spec, instance.live_state), None) or next(iter(instance.broken_rules()), None)
     if problem is not None:
         yield Finding(check="rules", tool=tool.name, evidence=f"after an accepted call: {problem}")
-        instance.restore(before)
         return
     yield from _illegal_moves(spec, tool, unpack(before), instance.live_state)
 
@@ -327,7 +330,9 @@ def _check_replay(
                 there = started.trace(program, state, calls)
         else:
             there = replayer.trace(program, state, calls)
-    except EnvironmentFault as error:
+    except InfrastructureError:
+        raise
+    except OmniaError as error:
         count.findings.append(Finding(check="replay", evidence=str(error)))
         return
     for other, where in ((again, "in this process"), (there, "in another process")):

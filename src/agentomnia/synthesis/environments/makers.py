@@ -228,5 +228,5 @@ def call_maker(text: str, clock: Context, rng: Random) -> Any:
     name, arguments = parse_maker(text)
     try:
         return MAKERS[name](clock, rng, *arguments)
-    except TypeError as error:
+    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise CardError(f"maker {text!r}: {error}; see docs/cards.md") from None

@@ -16,7 +16,7 @@ from agentomnia.environment.instance import Instance
 from agentomnia.environment.program import Program
 from agentomnia.environment.sampling import ArgumentSampler
 from agentomnia.environment.spec import Attribute, Entity, EnvironmentSpec, Tool
-from agentomnia.environment.state import State, state_problems
+from agentomnia.environment.state import State, pack, state_problems, unpack
 from agentomnia.synthesis.environments.compiler import ToolFacts
 
 _RANDOM_TRIES = 160
@@ -31,8 +31,8 @@ class Reached:
     changed: bool = False
     missing: set[int] = field(default_factory=set)
     """Declared errors not reached yet."""
-    calls: list[tuple[Instance, dict[str, Any]]] = field(default_factory=list)
-    """Some calls worth bending the state around, accepted ones first."""
+    calls: list[tuple[bytes, dict[str, Any]]] = field(default_factory=list)
+    """Some calls worth bending the state around, with a snapshot of it, accepted ones first."""
 
     def done(self, tool: Tool) -> bool:
         """Whether nothing is left to search for."""
@@ -50,6 +50,9 @@ class Probe:
         self.program = program
         self.facts = facts
         self.instances = [Instance(program, state) for state in states]
+        self.snapshots = [instance.snapshot() for instance in self.instances]
+        """The state that every instance is in between two searches."""
+        self._bent = Instance(program, states[0])
 
     def search(self, tool: Tool, rng: Random) -> Reached:
         """Search for an accepted call and every declared error of a tool.
@@ -70,24 +73,23 @@ class Probe:
             arguments = sampler.sample(tool.name, instance.live_state)
             if number % 7 == 0:
                 arguments |= _unknown_key(tool, rng)
-            self._note(tool, instance, arguments, reached)
+            self._note(tool, instance, self.snapshots[number % len(self.instances)], arguments, reached)
             if reached.done(tool):
                 return
 
-    def _note(self, tool: Tool, instance: Instance, arguments: dict[str, Any], reached: Reached) -> None:
+    def _note(self, tool: Tool, instance: Instance, before: bytes, arguments: dict[str, Any], reached: Reached) -> None:
         """Make the call, record what it reached, and take its effect back."""
-        before = instance.snapshot() if tool.kind == "modify" else b""
         answer = instance.call(tool.name, arguments)
         if answer["ok"]:
             reached.accepted = True
-            reached.calls.insert(0, (instance, arguments))
+            reached.calls.insert(0, (before, arguments))
             if tool.kind == "modify":
                 reached.changed = reached.changed or instance.snapshot() != before
                 instance.restore(before)
         elif answer["error"]["code"] != "invalid_argument":
             errors = self.facts[tool.name].errors
             reached.missing -= {i for i in reached.missing if errors[i].matches(answer["error"])}
-            reached.calls.append((instance, arguments))
+            reached.calls.append((before, arguments))
         else:
             errors = self.facts[tool.name].errors
             reached.missing -= {i for i in reached.missing if errors[i].matches(answer["error"])}
@@ -99,31 +101,39 @@ class Probe:
             if reached.done(tool):
                 return
             if reached.calls and number % 3:
-                instance, arguments = rng.choice(reached.calls)
+                snapshot, arguments = rng.choice(reached.calls)
             else:
                 instance = self.instances[number % len(self.instances)]
+                snapshot = self.snapshots[number % len(self.instances)]
                 arguments = sampler.sample(tool.name, instance.live_state)
-            self._note_bent(tool, instance.state, dict(arguments), rng, reached)
+            self._note_bent(tool, unpack(snapshot), dict(arguments), rng, reached)
 
     def _note_bent(self, tool: Tool, state: State, arguments: dict[str, Any], rng: Random, reached: Reached) -> None:
         named = list(self._named_records(tool, state, arguments))
         for _ in range(rng.randint(1, 3)):
             self._bend(tool, state, arguments, named, rng)
-        instance = Instance(self.program, state)
-        answer = instance.call(tool.name, arguments)
+        snapshot = pack(state)
+        self._bent.adopt(state)
+        answer = self._bent.call(tool.name, arguments)
         errors = self.facts[tool.name].errors
         hit = {i for i in reached.missing if not answer["ok"] and errors[i].matches(answer["error"])}
         news = hit or (answer["ok"] and not (reached.accepted and reached.changed))
-        if not news or not self._valid(state):
+        if not news:
+            return
+        changed = self._bent.snapshot() != snapshot
+        if not self._valid(unpack(snapshot)):
             return
         reached.missing -= hit
         if answer["ok"]:
             reached.accepted = True
-            reached.changed = reached.changed or instance.live_state != state
-            reached.calls.insert(0, (Instance(self.program, state), arguments))
+            reached.changed = reached.changed or changed
+            reached.calls.insert(0, (snapshot, arguments))
 
     def _valid(self, state: State) -> bool:
-        return not any(state_problems(self.spec, state)) and not Instance(self.program, state).broken_rules()
+        if any(state_problems(self.spec, state)):
+            return False
+        self._bent.adopt(state)
+        return not self._bent.broken_rules()
 
     def _named_records(
         self, tool: Tool, state: State, arguments: Mapping[str, Any]

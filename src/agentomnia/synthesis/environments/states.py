@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -154,12 +155,13 @@ class StateMaker:
             if not stale.take(expression):
                 continue
             field, changed = expression.name, False
-            for record in state[expression.plural].values():
-                value = expression.function(view, record)
-                if expression in self._presence:
-                    value = record[field] if value else None
-                changed = changed or type(value) is not type(record[field]) or value != record[field]
-                record[field] = value
+            with _blaming(expression):
+                for record in state[expression.plural].values():
+                    value = expression.function(view, record)
+                    if expression in self._presence:
+                        value = record[field] if value else None
+                    changed = changed or type(value) is not type(record[field]) or value != record[field]
+                    record[field] = value
             if changed:
                 stale.touch(expression.plural, field)
 
@@ -169,16 +171,18 @@ class StateMaker:
         for rule in self._rules:
             if stale.take(rule):
                 records = state[rule.plural].items()
-                known[rule] = [key for key, record in records if not rule.function(view, record)]
+                with _blaming(rule):
+                    known[rule] = [key for key, record in records if not rule.function(view, record)]
         return list(dict.fromkeys((rule.entity, key) for rule in self._rules for key in known[rule]))
 
     def broken(self, state: State) -> Iterable[str]:
         """Names of broken rules with the record that breaks them."""
         view = _View(self.spec, state)
         for rule in self._rules:
-            for key, record in state[rule.plural].items():
-                if not rule.function(view, record):
-                    yield f"{key} breaks {rule.name}"
+            with _blaming(rule):
+                for key, record in state[rule.plural].items():
+                    if not rule.function(view, record):
+                        yield f"{key} breaks {rule.name}"
 
     def broken_by(self, state: State, entity: Entity, record: dict[str, Any], field: str) -> bool:
         """Whether a rule is broken after one field of one record changed, in a state that kept every rule before."""
@@ -186,8 +190,9 @@ class StateMaker:
         for rule in self._rules:
             if rule.reads(entity.plural, field):
                 records = (record,) if rule.local else state[rule.plural].values()
-                if not all(rule.function(view, r) for r in records):
-                    return True
+                with _blaming(rule):
+                    if not all(rule.function(view, r) for r in records):
+                        return True
         return False
 
     def _remake(self, state: State, entity: Entity, key: str, rng: Random, give_up: bool) -> None:
@@ -272,6 +277,18 @@ class _Stale:
         for expression in self._all:
             if plural in expression.tables if field is None else expression.reads(plural, field):
                 self._stale.add(expression)
+
+
+@contextmanager
+def _blaming(expression: _Expression) -> Iterator[None]:
+    """Name the expression that fails: it is the author's mistake, and no fault of this program."""
+    try:
+        yield
+    except Exception as error:
+        raise SpecError(
+            f"no initial state: {expression.entity}, {expression.name} fails ({type(error).__name__}: {error}); "
+            "guard the expression against what may be absent"
+        ) from error
 
 
 def _fields(spec: EnvironmentSpec) -> Iterator[tuple[Entity, Attribute]]:
