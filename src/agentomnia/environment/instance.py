@@ -8,6 +8,7 @@ until it is restored, since its state can no longer be trusted.
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
@@ -30,6 +31,8 @@ class Instance:
         """Start from a copy of `state`; the caller's object is never touched."""
         self.program = program
         self._initial = pack(state)
+        self._ready: bytes | None = None
+        """The initial state once more, in the form that is quickest to read; never leaves this process."""
         self._object = program.build(unpack(self._initial))
         self._faulted: str | None = None
         self.undone: set[str] = set()
@@ -143,7 +146,9 @@ class Instance:
 
     def reset(self) -> None:
         """Go back to the state the instance was made with."""
-        self.restore(self._initial)
+        if self._ready is None:
+            self._ready = marshal.dumps(unpack(self._initial))
+        self.adopt(marshal.loads(self._ready))
 
     def fork(self) -> Instance:
         """A second instance at the same state, sharing nothing; a faulted one's fork is faulted too."""

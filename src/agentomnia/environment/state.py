@@ -99,7 +99,8 @@ def _plainly_valid_field(spec: EnvironmentSpec, state: State, attribute: Attribu
         case "enum":
             return set(values) <= set(attribute.choices)
         case "reference":
-            return set(values) <= state[spec.entity(attribute.target or "").plural].keys()
+            known: dict[str, Any] = state[spec.entity(attribute.target or "").plural]
+            return set(values) <= known.keys()
         case "date":
             return all(map(_is_date, set(values)))
         case "datetime":

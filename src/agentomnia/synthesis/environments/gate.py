@@ -263,21 +263,25 @@ def _walk(spec: EnvironmentSpec, program: Program, state: State, rng: Random, co
     calls: list[Call] = []
     # changes are drawn more often: they are what can go wrong
     tools = [t for t in spec.tools for _ in range(3 if t.kind == "modify" else 1)]
+    after = instance.snapshot()
     for _ in range(_WALK if tools else 0):
         tool = rng.choice(tools)
         arguments = sampler.sample(tool.name, instance.live_state)
-        before = instance.snapshot()
+        before = after
         count.walked += 1
         try:
             answer = instance.call(tool.name, arguments)
-            findings = list(_after_call(spec, tool, instance, before, bool(answer["ok"])))
+            after = instance.snapshot()
+            findings = list(_after_call(spec, tool, instance, (before, after), bool(answer["ok"])))
         except EnvironmentFault as error:
             count.findings.append(Finding(check="accepted", tool=tool.name, evidence=f"exception escaped: {error}"))
             instance.restore(before)
+            after = before
             continue
         count.accepted += bool(answer["ok"])
         count.findings += findings
         if any(f.check == "rules" for f in findings):
+            after = before
             instance.restore(before)  # and the replay leaves the call out: others may fail in a broken state
         else:
             calls.append((tool.name, arguments))
@@ -287,9 +291,10 @@ def _walk(spec: EnvironmentSpec, program: Program, state: State, rng: Random, co
 
 
 def _after_call(
-    spec: EnvironmentSpec, tool: Tool, instance: Instance, before: bytes, accepted: bool
+    spec: EnvironmentSpec, tool: Tool, instance: Instance, snapshots: tuple[bytes, bytes], accepted: bool
 ) -> Iterator[Finding]:
-    changed = instance.snapshot() != before
+    before, after = snapshots
+    changed = after != before
     if changed and not accepted:
         yield Finding(check="bad_input", tool=tool.name, evidence="a refused call changed the state")
     if changed and tool.kind == "query":

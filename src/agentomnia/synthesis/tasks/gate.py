@@ -17,7 +17,6 @@ dag            the augmented DAG has no circle, names only its nodes, and agrees
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -191,28 +190,31 @@ def _alteration(subject: Evaluated) -> Iterator[str]:
 
 
 def altered_states(before: State, after: State) -> Iterator[tuple[str, State]]:
-    """The final state with one effect undone, altered or doubled, for every effect."""
+    """The final state with one effect undone, altered or doubled, for every effect; to be read only."""
     diff = state_diff(before, after)
     for (container, key), record in diff.created.items():
-        undone = copy.deepcopy(after)
-        del undone[container][key]
-        yield f"{container}/{key} not created", undone
-        doubled = copy.deepcopy(after)
-        doubled[container][f"{key}-TWIN"] = {**record, next(iter(record)): f"{key}-TWIN"}
-        yield f"{container}/{key} created twice", doubled
+        yield f"{container}/{key} not created", _without(after, container, key)
+        twin = {**record, next(iter(record)): f"{key}-TWIN"}
+        yield f"{container}/{key} created twice", _with(after, container, f"{key}-TWIN", twin)
     for (container, key), fields in diff.updated.items():
+        record = after[container][key]
         for field in fields:
-            undone = copy.deepcopy(after)
-            undone[container][key][field] = before[container][key][field]
-            yield f"{container}/{key}.{field} unchanged", undone
+            undone = {**record, field: before[container][key][field]}
+            yield f"{container}/{key}.{field} unchanged", _with(after, container, key, undone)
             if not isinstance(fields[field], str) or " " not in fields[field]:
-                altered = copy.deepcopy(after)
-                altered[container][key][field] = _other(fields[field])
-                yield f"{container}/{key}.{field} altered", altered
+                altered = {**record, field: _other(fields[field])}
+                yield f"{container}/{key}.{field} altered", _with(after, container, key, altered)
     for container, key in diff.deleted:
-        undone = copy.deepcopy(after)
-        undone[container][key] = before[container][key]
-        yield f"{container}/{key} not deleted", undone
+        yield f"{container}/{key} not deleted", _with(after, container, key, before[container][key])
+
+
+def _with(state: State, container: str, key: str, record: dict[str, Any]) -> State:
+    """The state with one other record; everything else is shared, so it is to be read only."""
+    return {**state, container: {**state[container], key: record}}
+
+
+def _without(state: State, container: str, key: str) -> State:
+    return {**state, container: {k: v for k, v in state[container].items() if k != key}}
 
 
 def _other(value: Any) -> Any:

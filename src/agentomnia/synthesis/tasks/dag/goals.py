@@ -74,6 +74,8 @@ class GoalSearch:
     """Records created by earlier goals, with the goal's index."""
     touched: set[tuple[str, str]] = field(default_factory=set)
     """Records that a goal has changed or created."""
+    _owned: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    """Keys by entity that lead to the speaker, until the next goal changes the state."""
 
     def add(self, tool: Tool) -> bool:
         """Try to make the tool the next goal; whether it worked."""
@@ -90,7 +92,7 @@ class GoalSearch:
             if not answer["ok"]:
                 continue
             diff = state_diff(unpack(before), self.scratch.live_state)
-            if diff.empty or self._overrides(diff):
+            if diff.empty or self._overrides(diff) or self._numbers_twice(diff, arguments):
                 self.scratch.restore(before)
                 continue
             self._note(tool, arguments, [*diff.created], [*diff.updated])
@@ -104,12 +106,24 @@ class GoalSearch:
         created: list[tuple[str, str]],
         updated: list[tuple[str, str]],
     ) -> None:
+        self._owned.clear()
         by_container = {e.plural: e.name for e in self.spec.entities}
         new = tuple((by_container[c], key) for c, key in created)
         self.goals.append(Goal(tool, arguments, new))
         for place in new:
             self.created[place] = len(self.goals) - 1
         self.touched |= {*new, *((by_container[c], key) for c, key in updated)}
+
+    def _numbers_twice(self, diff: StateDiff, arguments: dict[str, Any]) -> bool:
+        """Whether a second record of a kind would be created whose printed number depends on which came first."""
+        before = {e for e, _ in self.created}
+        values = list(arguments.values())
+        for container, key in diff.created:
+            entity = next(e for e in self.spec.entities if e.plural == container)
+            record = diff.created[(container, key)]
+            if entity.name in before and any(a.unique and record[a.name] not in values for a in entity.attributes):
+                return True
+        return False
 
     def _overrides(self, diff: StateDiff) -> bool:
         """Whether a change overwrites what the same request did: nobody sets a thing twice, or there and back.
@@ -191,8 +205,11 @@ class GoalSearch:
         speaker = self.describer.speaker
         if speaker is None or not owned_by(self.spec, entity, self.spec.speaker or ""):
             return keys
-        state = self.scratch.live_state
-        return [k for k in keys if owner_of(self.spec, state, entity, k) == speaker]
+        owned = self._owned.get(entity)
+        if owned is None:
+            state = self.scratch.live_state
+            owned = self._owned[entity] = [k for k in keys if owner_of(self.spec, state, entity, k) == speaker]
+        return owned
 
     def _related(self, record: dict[str, Any], arguments: dict[str, Any]) -> bool:
         chosen = {v for v in arguments.values() if isinstance(v, str)}

@@ -56,9 +56,10 @@ class ToolGraph:
         return [edge["dependency"] for _, edge in sorted(data.items())]
 
 
-def build_graph(spec: EnvironmentSpec) -> ToolGraph:
-    """The dependency graph over all tools of an environment."""
-    facts = {tool.name: tool_facts(spec, tool) for tool in spec.tools}
+def build_graph(spec: EnvironmentSpec, facts: Mapping[str, ToolFacts] | None = None) -> ToolGraph:
+    """The dependency graph over all tools of an environment; `facts` are worked out where they are not at hand."""
+    if facts is None:
+        facts = {tool.name: tool_facts(spec, tool) for tool in spec.tools}
     graph = nx.MultiDiGraph()
     graph.add_nodes_from(tool.name for tool in spec.tools)
     seen = set()
