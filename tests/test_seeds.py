@@ -632,6 +632,41 @@ def test_files_and_graphs_come_from_verbs_and_nouns():
     assert refusal(instance, "read_text_file", path="/a") == "not_found"
 
 
+def test_many_records_at_once():
+    relation = {"type": "object", "required": ["from", "to"], "properties": {"from": TEXT, "to": TEXT}}
+    person = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": TEXT, "facts": {"type": "array", "items": TEXT}},
+    }
+
+    def tool(name, argument, items, **hints):
+        schema = {"type": "object", "properties": {argument: {"type": "array", "items": items}}, "required": [argument]}
+        return {"name": name, "description": name, "inputSchema": schema, "annotations": hints}
+
+    seed = read(
+        {
+            "tools": [
+                tool("create_people", "people", person),
+                tool("delete_people", "personNames", TEXT),
+                tool("create_relations", "relations", relation),
+                tool("delete_relations", "relations", relation),
+                tool("open_people", "names", TEXT, readOnlyHint=True),
+            ]
+        }
+    )
+    assert "marked as only reading" in reason(seed, "open_people")
+    instance = start(seed)
+    done(instance, "create_people", people=[{"name": "Ada"}, {"name": "Bo", "facts": ["tall"]}])
+    assert refusal(instance, "create_people", people=[{"name": "Ada"}]) == "conflict"
+    assert refusal(instance, "create_people", people=[{"name": "Cy"}, {"name": "Cy"}]) == "invalid_argument"
+    assert refusal(instance, "delete_people", person_names=["Ada", "Nobody"]) == "not_found"
+    assert done(instance, "delete_people", person_names=["Ada", "Bo"])["deleted"] == 2
+    done(instance, "create_relations", relations=[{"from": "x", "to": "y"}])
+    done(instance, "delete_relations", relations=[{"from": "x", "to": "y"}])
+    assert refusal(instance, "delete_relations", relations=[{"from": "x", "to": "y"}]) == "not_found"
+
+
 # -- files --------------------------------------------------------------------------------------------------------
 
 

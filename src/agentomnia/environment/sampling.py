@@ -95,6 +95,10 @@ class ArgumentSampler:
         chosen: list[dict[str, Any]],
     ) -> Any:
         place = self._program.fields.get((tool, name)) or _place_by_name(name, state)
+        if place is not None and schema.get("type") == "array" and state.get(place[0]):
+            found = [r[place[1]] for r in state[place[0]].values() if isinstance(r.get(place[1]), str | int | float)]
+            if found and self._rng.random() < 0.7:
+                return self._rng.sample(found, min(len(found), self._rng.randint(1, 3)))
         drawn = self._from_state(place, state, chosen) if place is not None else None
         if drawn is None or ("enum" in schema and drawn not in schema["enum"]):
             return sample_schema(schema, clock, self._rng)

@@ -12,6 +12,7 @@ of `synthesis.environments.expression`. Behaviour of a tool is one of four actio
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -41,7 +42,13 @@ AttributeType = Literal[
 
 ToolKind = Literal["query", "modify"]
 
-RESERVED_NAMES = frozenset(("self", "clock", "counters", "now", "today", "new", "delete"))
+RESERVED_NAMES = frozenset(("self", "clock", "counters", "now", "today", "new", "delete", *keyword.kwlist))
+"""Neither a field nor an argument may be called so."""
+LOCAL_NAMES = frozenset(
+    "all any abs date datetime deepcopy details dict float group groups int len list max members min next numbers round "
+    "row rows set sorted str sum timedelta value".split()
+)
+"""Names that compiled methods use themselves, so no argument may be called so."""
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 _CLASS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+\Z")

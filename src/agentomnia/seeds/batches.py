@@ -148,7 +148,7 @@ def _delete_alike(builder: ToolBuilder, draft: Draft, argument: Argument, items:
         Guard(that="len(missing) == 0", code="not_found", message=f"Not every {entity.noun} of the list exists.",
               hint=f"Look each {entity.noun} up first."),
     ]  # fmt: skip
-    body = f"for {record} in {entity.name}:\n    if any({same.format(record)} for item in {name}):\n        "
-    f"delete({record})"
+    described = f"any({same.format(record)} for item in {name})"
+    body = f"for {record} in {entity.name}:\n    if {described}:\n        delete({record})"
     action = Procedure(steps=tuple(draft.steps), body=body, returns=(("deleted", f"len({name})"),), undo=True)
     return builder.finished(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))

@@ -33,11 +33,14 @@ from agentomnia.seeds.seed import Report
 from agentomnia.seeds.shape import Shape, both
 
 MAX_FIELDS = 18
-_CREATED = frozenset(("created_at", "created", "created_on", "date_created", "creation_date", "created_date",
-"create_time", "creation_time", "inserted_at", "date_added", "added_at", "opened_at"))  # fmt: skip
-_UPDATED = frozenset(("updated_at", "updated", "modified", "modified_at", "last_modified", "updated_on",
-"date_modified", "date_updated", "update_time", "last_updated", "last_modified_at", "changed_at",
-"modified_on"))  # fmt: skip
+_CREATED = frozenset(
+    ("created_at", "created", "created_on", "date_created", "creation_date", "created_date", "create_time",
+     "creation_time", "inserted_at", "date_added", "added_at", "opened_at")
+)  # fmt: skip
+_UPDATED = frozenset(
+    ("updated_at", "updated", "modified", "modified_at", "last_modified", "updated_on", "date_modified",
+     "date_updated", "update_time", "last_updated", "last_modified_at", "changed_at", "modified_on")
+)  # fmt: skip
 _STATUS = frozenset(("status", "state", "lifecycle_state", "provisioning_state"))
 _ORDERING = re.compile(r"(\A|_)(sort|order|direction|format|fields|view|mode|detail|output|expand|include)(_|\Z)")
 

@@ -13,13 +13,15 @@ from agentomnia.seeds.plan import is_transport
 
 Relation = Literal["equals", "contains", "at_least", "at_most"]
 
-_LIMITS = frozenset(("limit", "per_page", "page_size", "pagesize", "max_results", "maxresults", "max", "top", "size",
-"count",
-                     "first", "results_per_page", "max_items", "max_records", "results", "take", "rows", "num_results",
-                     "max_keys", "items_per_page", "perpage", "page_limit", "max_count", "number"))  # fmt: skip
-_TEXTS = frozenset(("q", "query", "search", "keyword", "keywords", "search_term", "term", "text", "search_text",
-"filter_text",
-                    "search_query", "s", "pattern", "name_contains", "contains", "prefix", "name_prefix"))  # fmt: skip
+_LIMITS = frozenset(
+    ("limit", "per_page", "page_size", "pagesize", "max_results", "maxresults", "max", "top", "size", "count",
+     "first", "results_per_page", "max_items", "max_records", "results", "take", "rows", "num_results", "max_keys",
+     "items_per_page", "perpage", "page_limit", "max_count", "number")
+)  # fmt: skip
+_TEXTS = frozenset(
+    ("q", "query", "search", "keyword", "keywords", "search_term", "term", "text", "search_text", "filter_text",
+     "search_query", "s", "pattern", "name_contains", "contains", "prefix", "name_prefix")
+)  # fmt: skip
 _LOW = ("min_", "from_", "start_", "after_", "since_")
 _LOW_ENDS = ("_min", "_from", "_start", "_after", "_since", "_gte", "_gt", "_ge", "_begin")
 _HIGH = ("max_", "to_", "end_", "before_", "until_")

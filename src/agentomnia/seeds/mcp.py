@@ -152,8 +152,8 @@ def _contradiction(call: Call, told: Said, whole: Said) -> str | None:
     """Where the name would be misread: the tool itself says otherwise, or it lists only some of the records."""
     reads = told.deed in ("get", "list", "count")
     if call.reads_only is not None and call.reads_only != reads:
-        return f"its name reads like {told.verb!r}, but it is marked as "
-        f"{'only reading' if call.reads_only else 'changing something'}"
+        marked = "only reading" if call.reads_only else "changing something"
+        return f"its name reads like {told.verb!r}, but it is marked as {marked}"
     if told.deed == "list" and told.noun != whole.noun:
         return f"it lists only some {told.noun.replace('_', ' ')} records, and the file does not tell which"
     return None

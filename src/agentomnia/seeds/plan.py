@@ -14,9 +14,10 @@ from agentomnia.seeds.naming import singular, snake, usable, words
 from agentomnia.seeds.shape import Shape
 from agentomnia.seeds.verbs import Deed
 
-_ENVELOPES = ("data", "result", "results", "item", "items", "value", "values", "records", "entries", "content", "list",
-              "rows", "objects", "response", "payload", "body", "resources", "members", "elements", "hits",
-              "embedded")  # fmt: skip
+_ENVELOPES = (
+    "data", "result", "results", "item", "items", "value", "values", "records", "entries", "content", "list",
+    "rows", "objects", "response", "payload", "body", "resources", "members", "elements", "hits", "embedded",
+)  # fmt: skip
 _DROPPED = frozenset(
     ("links", "link", "self", "href", "etag", "embedded", "kind", "object", "odata_type", "odata_context", "odata_etag",
      "next", "previous", "resource_uri", "schema", "errors", "error", "expand", "included", "jsonapi")

@@ -71,9 +71,11 @@ _UNDOING = frozenset(
 )
 
 _STOPS = frozenset(("by", "for", "in", "from", "to", "with", "of", "on", "at", "into", "using", "and", "or", "as"))
-_FILLERS = frozenset(("a", "an", "the", "all", "my", "new", "existing", "single", "one", "multiple", "many", "bulk",
-                      "batch", "info", "information", "details", "detail", "list", "v1", "v2", "v3", "v4", "api",
-                      "action", "current", "specific", "full", "async", "sync"))  # fmt: skip
+_FILLERS = frozenset(
+    ("a", "an", "the", "all", "my", "new", "existing", "single", "one", "multiple", "many", "bulk", "batch", "info",
+     "information", "details", "detail", "list", "v1", "v2", "v3", "v4", "api", "action", "current", "specific",
+     "full", "async", "sync")
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,10 @@ def is_undoing(verb: str) -> bool:
     return verb in _UNDOING or verb in _OPPOSITES
 
 
-_NOUNS_TOO = frozenset(("log", "open", "record", "issue", "request", "place", "post", "index", "book", "schedule",
-"head", "view",
-                        "filter", "show", "load", "make", "store", "set", "index", "merge", "star", "hold", "flag",
-                        "sign"))  # fmt: skip
+_NOUNS_TOO = frozenset(
+    ("log", "open", "record", "issue", "request", "place", "post", "index", "book", "schedule", "head", "view",
+     "filter", "show", "load", "make", "store", "set", "merge", "star", "hold", "flag", "sign")
+)  # fmt: skip
 """Verbs that are nouns as often: alone at the end of a name they are taken for nouns."""
 
 

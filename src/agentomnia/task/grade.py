@@ -13,8 +13,11 @@ from typing import Any
 
 from agentomnia.environment.state import State
 from agentomnia.row import Row
-from agentomnia.task.criterion import Change, Criterion, Expected
+from agentomnia.task.criterion import Change, Criterion, Expected, is_number
 from agentomnia.task.diff import StateDiff, state_diff
+
+_ANSWER_CHARACTERS = 8_000
+"""How much of the last message is searched: each brace costs a look at all before it."""
 
 
 class Grade(Row):
@@ -37,13 +40,14 @@ def grade(criterion: Criterion, before: State, after: State, last_message: str) 
     failures = [
         *_change_failures(criterion, state_diff(before, after)),
         *_answer_failures(criterion, last_message),
+        *(["the criterion has a verifier, which nobody has run"] if criterion.verifier is not None else []),
     ]
     return Grade(reward=0.0 if failures else 1.0, failures=tuple(failures))
 
 
 def _change_failures(criterion: Criterion, diff: StateDiff) -> Iterator[str]:
     created = [c for c in criterion.changes if c.kind == "created"]
-    symbols = _match_created(created, diff)
+    symbols = _match_created(criterion, created, diff)
     if symbols is None:
         yield _creation_failure(created, diff)
         symbols = {}
@@ -76,13 +80,13 @@ def meets(expected: Expected, value: Any, symbols: dict[str, str] | None = None)
             return isinstance(value, str) and bool(value.strip())
         case "number":
             number = _as_number(value)
-            return number is not None and abs(number - float(expected.value)) < 0.005
+            return number is not None and is_number(expected.value) and abs(number - expected.value) < 0.005
         case "text":
             return isinstance(value, str) and _folded(value) == _folded(str(expected.value))
         case "created":
-            return bool((symbols or {}).get(str(expected.value)) == value)
+            return isinstance(value, str) and (symbols or {}).get(str(expected.value)) == value
         case _:
-            return type(value) is type(expected.value) and bool(value == expected.value)
+            return _same(expected.value, value)
 
 
 def _as_number(value: Any) -> float | None:
@@ -90,39 +94,98 @@ def _as_number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def _same(wanted: Any, value: Any) -> bool:
+    """Equality that tells 1, 1.0 and true apart, at any depth."""
+    if type(wanted) is not type(value):
+        return False
+    if isinstance(wanted, list):
+        return len(wanted) == len(value) and all(map(_same, wanted, value))
+    if isinstance(wanted, dict):
+        return wanted.keys() == value.keys() and all(_same(v, value[k]) for k, v in wanted.items())
+    return bool(wanted == value)
 
 
 def _folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _match_created(wanted: list[Change], diff: StateDiff) -> dict[str, str] | None:
+def _match_created(criterion: Criterion, wanted: list[Change], diff: StateDiff) -> dict[str, str] | None:
     """Pair every wanted creation with a created record, one to one; `None` where that cannot be done.
+
+    Only records that others refer to are tried one after another. What they are decides who fits where, and a
+    matching finds the rest at once, however many are alike.
 
     Returns:
         The key behind each symbol.
     """
     if len(wanted) != len(diff.created):
         return None
-    places = list(diff.created)
+    named = {str(e.value) for c in criterion.changes for e in c.values.values() if e.comparison == "created"}
+    leaders, others = [c for c in wanted if c.key in named], [c for c in wanted if c.key not in named]
+    without_links: dict[str, str] | None = None
+    for symbols, used in _assignments(leaders, diff, {}, frozenset()):
+        paired = _paired(others, diff, symbols, used)
+        if paired is not None and _links_meet(criterion, diff, symbols):
+            return {**symbols, **paired}
+        if paired is not None and without_links is None:
+            without_links = {**symbols, **paired}
+    return without_links  # the updates then say what is wrong
 
-    def extend(index: int, symbols: dict[str, str], used: frozenset[tuple[str, str]]) -> dict[str, str] | None:
-        if index == len(wanted):
-            return symbols if all(_record_meets(c, diff, symbols) for c in wanted) else None
-        for place in places:
-            if place in used or place[0] != wanted[index].container:
-                continue
-            attempt = {**symbols, wanted[index].key: place[1]}
-            if _record_meets(wanted[index], diff, attempt, partial=True):
-                found = extend(index + 1, attempt, used | {place})
-                if found is not None:
-                    return found
+
+def _assignments(
+    leaders: list[Change], diff: StateDiff, symbols: dict[str, str], used: frozenset[tuple[str, str]]
+) -> Iterator[tuple[dict[str, str], frozenset[tuple[str, str]]]]:
+    """Every way to give the leaders records that fit them."""
+    if len(symbols) == len(leaders):
+        if all(_record_meets(c, diff, symbols) for c in leaders):
+            yield symbols, used
+        return
+    leader = leaders[len(symbols)]
+    for place in diff.created:
+        if place not in used and place[0] == leader.container:
+            attempt = {**symbols, leader.key: place[1]}
+            if _record_meets(leader, diff, attempt, partial=True):
+                yield from _assignments(leaders, diff, attempt, used | {place})
+
+
+def _paired(
+    wanted: list[Change], diff: StateDiff, symbols: dict[str, str], used: frozenset[tuple[str, str]]
+) -> dict[str, str] | None:
+    """A perfect matching of the rest, by augmenting paths."""
+    places = [p for p in diff.created if p not in used]
+    fitting = [
+        [p for p in places if p[0] == c.container and _record_meets(c, diff, {**symbols, c.key: p[1]})] for c in wanted
+    ]
+    taken: dict[tuple[str, str], int] = {}
+
+    def place(index: int, seen: set[tuple[str, str]]) -> bool:
+        for option in fitting[index]:
+            if option not in seen:
+                seen.add(option)
+                if option not in taken or place(taken[option], seen):
+                    taken[option] = index
+                    return True
+        return False
+
+    if not all(place(index, set()) for index in range(len(wanted))):
         return None
+    return {wanted[index].key: option[1] for option, index in taken.items()}
 
-    return extend(0, {}, frozenset())
+
+def _links_meet(criterion: Criterion, diff: StateDiff, symbols: dict[str, str]) -> bool:
+    """Whether the updated records refer to the created ones as wanted."""
+    return all(
+        meets(expected, diff.updated.get((change.container, change.key), {}).get(field), symbols)
+        for change in criterion.changes
+        if change.kind == "updated"
+        for field, expected in change.values.items()
+        if expected.comparison == "created"
+    )
 
 
 def _record_meets(change: Change, diff: StateDiff, symbols: dict[str, str], partial: bool = False) -> bool:
@@ -156,7 +219,8 @@ def _answer_failures(criterion: Criterion, last_message: str) -> Iterator[str]:
 
 
 def find_answer(text: str, names: set[str]) -> dict[str, Any] | None:
-    """The last JSON object in a text that has all the named fields."""
+    """The last JSON object in a text that has all the named fields; of a very long text, its end is read."""
+    text = text[-_ANSWER_CHARACTERS:]
     decoder, found, position = json.JSONDecoder(), None, 0
     while (start := text.find("{", position)) >= 0:
         try:

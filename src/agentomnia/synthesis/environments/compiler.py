@@ -205,6 +205,7 @@ def _class_head(spec: EnvironmentSpec) -> list[str]:
 def _docstring(text: str, indent: int) -> list[str]:
     pad = " " * indent
     text = text.replace("\\", "\\\\").replace('"""', "'''")
+    text = f"{text} " if text.endswith('"') else text  # a closing quote would run into the docstring's own
     paragraphs = text.split("\n")
     # a quote at the end would run into the closing ones
     if len(paragraphs) == 1 and len(text) + indent + 6 <= _WIDTH and not text.endswith('"'):
@@ -338,6 +339,8 @@ def _compile_lookup(method: _Method, lookup: Lookup) -> None:
         method.effects.reads.add(target.name)
         place = f'{entity.variable}["{field}"]'
         name = f"{field.removesuffix('_id')}_{target.label}"
+        if name in entity.fields:
+            continue  # the record has a field of that name, which must not be hidden
         value = f'self.{target.plural}[{place}]["{target.label}"]'
         if entity.attribute(field).nullable:
             value = f"{value} if {place} is not None else None"

@@ -27,8 +27,8 @@ from agentomnia.environment.program import Program, ToolSchema
 from agentomnia.environment.replay import Call, ReplayProcess, trace
 from agentomnia.environment.result import Result
 from agentomnia.environment.sampling import ArgumentSampler
-from agentomnia.environment.spec import EnvironmentSpec, Tool
-from agentomnia.environment.state import State, pack, state_problems, unpack
+from agentomnia.environment.spec import Attribute, EnvironmentSpec, Tool
+from agentomnia.environment.state import State, pack, state_problems, unpack, value_problem
 from agentomnia.errors import EnvironmentFault, InfrastructureError, OmniaError
 from agentomnia.row import Row
 from agentomnia.synthesis.environments.compiler import Compiled, build_program, compile_environment
@@ -163,8 +163,15 @@ def _perturb(spec: EnvironmentSpec, maker: StateMaker, state: State, rng: Random
             record[attribute.name] = int(extreme) if attribute.type == "integer" else extreme
         else:
             record[attribute.name] = make_value(attribute, spec.clock, rng)
-    if maker.broken_by(state, entity, record, attribute.name) or any(state_problems(spec, state)):
+    if maker.broken_by(state, entity, record, attribute.name) or _spoiled(attribute, record, records):
         record[attribute.name] = before
+
+
+def _spoiled(attribute: Attribute, record: dict[str, Any], records: list[dict[str, Any]]) -> bool:
+    """Whether a redrawn field makes a valid state invalid; references are drawn from what exists."""
+    value = record[attribute.name]
+    twice = attribute.unique and value is not None and sum(r[attribute.name] == value for r in records) > 1
+    return value_problem(attribute, value) is not None or twice
 
 
 def _check_tools(

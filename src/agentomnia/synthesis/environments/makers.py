@@ -7,6 +7,7 @@ Values depend on the generator handed in and on nothing else, so the same seed g
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -106,11 +107,18 @@ def _plain(attribute: Attribute, clock: Context, rng: Random) -> Any:
         case "datetime":
             return _slot(clock, rng, -10, 20)
         case "list":
-            return rng.sample(_WORDS, rng.randint(1, 3))
+            return [_item(attribute, rng) for _ in range(rng.randint(1, 3))]
         case "object":
             return {}
         case _:
             return " ".join(rng.sample(_WORDS, 2))
+
+
+def _item(attribute: Attribute, rng: Random) -> Any:
+    """One item of a list without a maker."""
+    return {"integer": rng.randint(1, 20), "number": rng.randint(2, 40) / 2, "object": {}}.get(
+        attribute.items, rng.choice(_WORDS)
+    )
 
 
 def _stepped(rng: Random, low: int, high: int, step: int) -> int:
@@ -167,7 +175,7 @@ def _slot(clock: Context, rng: Random, first: int, last: int, open_hour: int = 8
 
 
 def _pick(_: Context, rng: Random, *values: Any) -> Any:
-    return rng.choice(values)
+    return copy.deepcopy(rng.choice(values))
 
 
 def _words(_: Context, rng: Random, pool: str, low: int = 1, high: int = 3) -> list[str]:

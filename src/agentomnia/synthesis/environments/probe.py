@@ -7,6 +7,7 @@ choices) until the answer is the wanted one. A bent state counts only when it is
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -32,7 +33,7 @@ class Reached:
     missing: set[int] = field(default_factory=set)
     """Declared errors not reached yet."""
     calls: list[tuple[bytes, dict[str, Any]]] = field(default_factory=list)
-    """Some calls worth bending the state around, with a snapshot of it, accepted ones first."""
+    """Some calls worth bending the state around, with that state as `marshal` writes it, accepted ones first."""
 
     def done(self, tool: Tool) -> bool:
         """Whether nothing is left to search for."""
@@ -52,6 +53,7 @@ class Probe:
         self.instances = [Instance(program, state) for state in states]
         self.snapshots = [instance.snapshot() for instance in self.instances]
         """The state that every instance is in between two searches."""
+        self._ready = [marshal.dumps(state) for state in states]
         self._bent = Instance(program, states[0])
 
     def search(self, tool: Tool, rng: Random) -> Reached:
@@ -73,23 +75,24 @@ class Probe:
             arguments = sampler.sample(tool.name, instance.live_state)
             if number % 7 == 0:
                 arguments |= _unknown_key(tool, rng)
-            self._note(tool, instance, self.snapshots[number % len(self.instances)], arguments, reached)
+            self._note(tool, number % len(self.instances), arguments, reached)
             if reached.done(tool):
                 return
 
-    def _note(self, tool: Tool, instance: Instance, before: bytes, arguments: dict[str, Any], reached: Reached) -> None:
-        """Make the call, record what it reached, and take its effect back."""
+    def _note(self, tool: Tool, place: int, arguments: dict[str, Any], reached: Reached) -> None:
+        """Make the call in one of the states, record what it reached, and take its effect back."""
+        instance = self.instances[place]
         answer = instance.call(tool.name, arguments)
         if answer["ok"]:
             reached.accepted = True
-            reached.calls.insert(0, (before, arguments))
+            reached.calls.insert(0, (self._ready[place], arguments))
             if tool.kind == "modify":
-                reached.changed = reached.changed or instance.snapshot() != before
-                instance.restore(before)
+                reached.changed = reached.changed or instance.snapshot() != self.snapshots[place]
+                instance.reset()
         elif answer["error"]["code"] != "invalid_argument":
             errors = self.facts[tool.name].errors
             reached.missing -= {i for i in reached.missing if errors[i].matches(answer["error"])}
-            reached.calls.append((before, arguments))
+            reached.calls.append((self._ready[place], arguments))
         else:
             errors = self.facts[tool.name].errors
             reached.missing -= {i for i in reached.missing if errors[i].matches(answer["error"])}
@@ -101,12 +104,12 @@ class Probe:
             if reached.done(tool):
                 return
             if reached.calls and number % 3:
-                snapshot, arguments = rng.choice(reached.calls)
+                ready, arguments = rng.choice(reached.calls)
             else:
                 instance = self.instances[number % len(self.instances)]
-                snapshot = self.snapshots[number % len(self.instances)]
+                ready = self._ready[number % len(self.instances)]
                 arguments = sampler.sample(tool.name, instance.live_state)
-            self._note_bent(tool, unpack(snapshot), dict(arguments), rng, reached)
+            self._note_bent(tool, marshal.loads(ready), dict(arguments), rng, reached)
 
     def _note_bent(self, tool: Tool, state: State, arguments: dict[str, Any], rng: Random, reached: Reached) -> None:
         named = list(self._named_records(tool, state, arguments))
@@ -127,7 +130,7 @@ class Probe:
         if answer["ok"]:
             reached.accepted = True
             reached.changed = reached.changed or changed
-            reached.calls.insert(0, (snapshot, arguments))
+            reached.calls.insert(0, (marshal.dumps(unpack(snapshot)), arguments))
 
     def _valid(self, state: State) -> bool:
         if any(state_problems(self.spec, state)):
