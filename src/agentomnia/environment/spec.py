@@ -12,7 +12,6 @@ of `synthesis.environments.expression`. Behaviour of a tool is one of four actio
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -42,11 +41,11 @@ AttributeType = Literal[
 
 ToolKind = Literal["query", "modify"]
 
-RESERVED_NAMES = frozenset(("self", "clock", "counters", "now", "today", "new", "delete", *keyword.kwlist))
+RESERVED_NAMES = frozenset(("self", "clock", "counters", "now", "today", "new", "delete"))
 """Neither a field nor an argument may be called so."""
 LOCAL_NAMES = frozenset(
-    "all any abs date datetime deepcopy details dict float group groups int len list max members min next numbers round "
-    "row rows set sorted str sum timedelta value".split()
+    "all any abs date datetime deepcopy details dict float group groups int len list max members min next numbers "
+    "round row rows set sorted str sum timedelta value".split()
 )
 """Names that compiled methods use themselves, so no argument may be called so."""
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -433,7 +432,7 @@ def _tool_problems(spec: EnvironmentSpec, tool: Tool) -> Iterator[str]:
         yield f"tool name {tool.name!r} is not usable (lower case, digits, underscores)"
     yield from _repeated(f"parameter of {tool.name}", [p.name for p in tool.parameters])
     for parameter in tool.parameters:
-        if not _usable(parameter.name) or parameter.name in RESERVED_NAMES:
+        if not _usable(parameter.name) or parameter.name in RESERVED_NAMES | LOCAL_NAMES:
             yield f"{tool.name}: parameter name {parameter.name!r} is not usable"
         kinds = parameter.json_schema.get("type", "string")
         if not _SCHEMA_TYPES.issuperset([kinds] if isinstance(kinds, str) else kinds):

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT_S = 10.0
 _QUOTED_CHARACTERS = 300
-_OWN_KEYS = frozenset(
-    {"model", "messages", "tools", "temperature", "top_p", "max_tokens", "seed", "stream", "n"}
-)
+_OWN_KEYS = frozenset({"model", "messages", "tools", "temperature", "top_p", "max_tokens", "seed", "stream", "n"})
 
 
 class ModelEndpoint(Row):
@@ -141,9 +139,7 @@ class ChatClient:
     ) -> None:
         await self.aclose()
 
-    def _request(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], attempt: int
-    ) -> CallRequest:
+    def _request(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], attempt: int) -> CallRequest:
         return CallRequest(
             model=self.endpoint.model,
             messages=tuple(message.to_wire() for message in messages),
@@ -226,9 +222,7 @@ def _answered_message(wire: dict[str, Any]) -> Message:
     known = {key: value for key, value in wire.items() if key in WIRE_KEYS}
     known.setdefault("role", "assistant")
     if known["role"] != "assistant":
-        raise ModelOutputError(
-            f"the answer has role {known['role']!r}, not assistant: check the server's template"
-        )
+        raise ModelOutputError(f"the answer has role {known['role']!r}, not assistant: check the server's template")
     if known.get("content") is None:
         known["content"] = wire.get("refusal")
     if known.get("reasoning_content") is None:
@@ -301,9 +295,7 @@ def _refused(endpoint: ModelEndpoint, error: APIStatusError) -> OmniaError:
     status = error.status_code
     if status in (401, 403):
         where = endpoint.api_key_env or "a variable named by api_key_env"
-        return InputError(
-            f"{endpoint.base_url} refused the key (HTTP {status}): put a valid key into {where}"
-        )
+        return InputError(f"{endpoint.base_url} refused the key (HTTP {status}): put a valid key into {where}")
     if status == 404:
         return InputError(
             f"{endpoint.base_url} does not know model {endpoint.model!r} or the path (HTTP 404): compare "
@@ -320,8 +312,7 @@ def _refused(endpoint: ModelEndpoint, error: APIStatusError) -> OmniaError:
             f"{said} after {endpoint.max_retries} retries: look at the server's log and run again"
         )
     return InfrastructureError(
-        f"{said}: shorten the conversation if it exceeds the model's context, or correct the endpoint's "
-        "parameters"
+        f"{said}: shorten the conversation if it exceeds the model's context, or correct the endpoint's parameters"
     )
 
 

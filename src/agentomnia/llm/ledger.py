@@ -247,9 +247,7 @@ class Ledger:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != _APPLICATION_ID:
-            raise InfrastructureError(
-                f"{self.path} is a database but no ledger of model calls: choose another file"
-            )
+            raise InfrastructureError(f"{self.path} is a database but no ledger of model calls: choose another file")
         if version != _SCHEMA_VERSION:
             raise InfrastructureError(
                 f"{self.path} is a ledger of version {version}, this package reads {_SCHEMA_VERSION}: "

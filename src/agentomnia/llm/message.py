@@ -91,13 +91,9 @@ class ToolCall(Row):
         if isinstance(arguments, dict):
             arguments = _json_text(arguments)
         try:
-            return cls.model_validate(
-                {"id": wire.get("id"), "name": function.get("name"), "arguments": arguments}
-            )
+            return cls.model_validate({"id": wire.get("id"), "name": function.get("name"), "arguments": arguments})
         except ValidationError as error:
-            raise ModelOutputError(
-                f"a tool call cannot be read ({_first_fault(error)}): correct it"
-            ) from error
+            raise ModelOutputError(f"a tool call cannot be read ({_first_fault(error)}): correct it") from error
 
 
 class Message(Row):
@@ -165,9 +161,7 @@ class Message(Row):
         present = {key: value for key, value in wire.items() if value is not None}
         unknown = sorted(set(present) - WIRE_KEYS)
         if unknown:
-            raise ModelOutputError(
-                f"a message has keys that would be lost ({', '.join(unknown)}): remove them"
-            )
+            raise ModelOutputError(f"a message has keys that would be lost ({', '.join(unknown)}): remove them")
         calls = present.get("tool_calls", [])
         if not isinstance(calls, list):
             raise ModelOutputError(f"tool_calls is {_json_kind(calls)}, not a list: correct the message")

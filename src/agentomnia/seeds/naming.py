@@ -15,20 +15,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from agentomnia.environment.spec import RESERVED_NAMES
+from agentomnia.environment.spec import LOCAL_NAMES, RESERVED_NAMES
 
 MAX_NAME = 64
 _DIGEST = 8
 
-_PROGRAM_NAMES = frozenset(
-    ("rows", "row", "members", "group", "groups", "numbers", "details", "dict", "deepcopy", "date", "datetime",
-     "timedelta", "found", "missing", "item", "it", "r", "n", "len", "sum", "min", "max", "abs", "round", "any", "all",
-     "sorted",
-     "int", "float", "str", "next", "set", "list", "print", "none", "true", "false")
-)  # fmt: skip
-"""Names that compiled programs or this room's procedures use for themselves."""
+_PROCEDURE_NAMES = frozenset("found missing item it r n print none true false".split())
+"""Names that this room's procedures use for themselves."""
 
-UNUSABLE = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) - {"type"} | RESERVED_NAMES | _PROGRAM_NAMES
+UNUSABLE = (
+    frozenset(keyword.kwlist)
+    | frozenset(keyword.softkwlist) - {"type"}
+    | RESERVED_NAMES
+    | LOCAL_NAMES
+    | _PROCEDURE_NAMES
+)
 """Names that neither a field nor a parameter can have."""
 
 _ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "approx.", "no.", "cf.", "incl.", "resp.", "max.", "min.")

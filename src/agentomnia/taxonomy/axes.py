@@ -217,9 +217,7 @@ def domain(id: int) -> Domain:
     if found is None:
         nearest = sorted(sorted(_by_id(), key=lambda known: abs(known - id))[:3])
         near = ", ".join(f"{known} ({_by_id()[known].path})" for known in nearest)
-        raise TaxonomyError(
-            f"no domain has id {id}; the nearest are {near}: list them with `omnia taxonomy list`"
-        )
+        raise TaxonomyError(f"no domain has id {id}; the nearest are {near}: list them with `omnia taxonomy list`")
     return found
 
 

@@ -65,9 +65,7 @@ class Coordinate(Row):
         if self.primary is None and self.difficulty:
             raise ValueError(f"primary is missing: set it to one of {', '.join(self.difficulty)}")
         if self.primary is not None and self.primary not in self.difficulty:
-            raise ValueError(
-                f"primary {self.primary!r} is not an active atom: add it to difficulty or drop it"
-            )
+            raise ValueError(f"primary {self.primary!r} is not an active atom: add it to difficulty or drop it")
         return self
 
     @property

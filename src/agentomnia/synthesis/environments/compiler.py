@@ -205,7 +205,6 @@ def _class_head(spec: EnvironmentSpec) -> list[str]:
 def _docstring(text: str, indent: int) -> list[str]:
     pad = " " * indent
     text = text.replace("\\", "\\\\").replace('"""', "'''")
-    text = f"{text} " if text.endswith('"') else text  # a closing quote would run into the docstring's own
     paragraphs = text.split("\n")
     # a quote at the end would run into the closing ones
     if len(paragraphs) == 1 and len(text) + indent + 6 <= _WIDTH and not text.endswith('"'):
