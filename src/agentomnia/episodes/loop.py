@@ -7,6 +7,7 @@ infrastructure's: both end the episode with reward `None`.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -126,9 +127,10 @@ async def _converse(
     record: _Record, agent: Agent, instance: Instance, tools: Sequence[dict[str, Any]], limits: Limits
 ) -> tuple[StopReason, str | None]:
     exposed = {t["function"]["name"] for t in tools}
+    shown = copy.deepcopy(list(tools))  # the agent's own: what it does to them reaches neither record nor program
     for _ in range(limits.turns):
         try:
-            message = await agent.respond(record.messages, tools)
+            message = await agent.respond(tuple(record.messages), shown)
         except ModelOutputError as error:
             return "model_output_error", str(error)
         except InfrastructureError as error:
@@ -141,10 +143,10 @@ async def _converse(
                 _answer_call(record, call, instance, exposed, limits)
             except EnvironmentFault as error:
                 return "environment_fault", str(error)
-        if len(record.steps) >= limits.tool_calls:
-            return "max_tool_calls", None
-        if record.streak >= limits.invalid_streak:
-            return "invalid_streak", None
+            if len(record.steps) >= limits.tool_calls:
+                return "max_tool_calls", None
+            if record.streak >= limits.invalid_streak:
+                return "invalid_streak", None
     return "max_turns", None
 
 

@@ -59,6 +59,8 @@ class ToolCall(Row):
             raise self._unusable(f"not JSON ({error})") from error
         if not isinstance(values, dict):
             raise self._unusable(f"{_json_kind(values)}, not an object")
+        if not _encodes(json.dumps(values, ensure_ascii=False)):
+            raise self._unusable("text with half of a surrogate pair")
         return values
 
     def _unusable(self, fault: str) -> ModelOutputError:
@@ -206,7 +208,7 @@ def parse_json(text: str) -> Any:
         ValueError: the text is not JSON, holds NaN or an infinity, or is nested too deeply to read.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -244,6 +246,13 @@ def _check_json_text(content: str) -> None:
         raise ValueError(
             f'the content of a tool message is JSON text or "" ({error}); Message.tool_result writes it'
         ) from error
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if value - value != 0:
+        raise ValueError(f"{text} is too large a number")
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -15,7 +15,9 @@ _MONTHS = (
     "December",
 )  # fmt: skip
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_DATE = re.compile(rf"(?:{'|'.join(WEEKDAYS)}) (\d+) ({'|'.join(_MONTHS)})(?: (\d{{4}}))?(?: at (\d\d:\d\d))?\Z")
+_DATE = re.compile(
+    rf"({'|'.join(WEEKDAYS)}) (\d+) ({'|'.join(_MONTHS)})(?: (\d{{4}}))?(?: at (\d\d:\d\d))?\Z", re.ASCII
+)
 
 
 def say(value: Any, kind: str, clock: str, unit: str = "") -> str:
@@ -100,9 +102,15 @@ def _unsay_date(text: str, clock: str) -> str | None:
     found = _DATE.match(text)
     if found is None:
         return None
-    number, month, year, time = found.groups()
-    day = date(int(year or clock[:4]), _MONTHS.index(month) + 1, int(number)).isoformat()
-    return f"{day}T{time}" if time else day
+    weekday, number, month, year, time = found.groups()
+    try:
+        day = date(int(year or clock[:4]), _MONTHS.index(month) + 1, int(number))
+        moment = datetime.fromisoformat(f"{day}T{time or '00:00'}")
+    except ValueError:
+        return None
+    if WEEKDAYS[day.weekday()] != weekday:
+        return None
+    return moment.isoformat(timespec="minutes") if time else day.isoformat()
 
 
 def moment_in_words(clock: str) -> str:
@@ -113,6 +121,8 @@ def moment_in_words(clock: str) -> str:
 
 def same_value(left: Any, right: Any) -> bool:
     """Whether two JSON values are the same for derivation: `25` and `25.0` are."""
-    if isinstance(left, int | float) and isinstance(right, int | float) and not isinstance(left, bool):
-        return abs(float(left) - float(right)) < 0.005
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return abs(left - right) < 0.005
     return bool(left == right)

@@ -59,8 +59,11 @@ class StateMaker:
         derived = [_expression(spec, e, a.name, a.derive) for e, a in _fields(spec) if a.derive is not None]
         self._present = frozenset((e.plural, e.name) for e in present)
         self._presence = frozenset(present)
-        self._computed = (*present, *derived)
-        self._entangled = any((e.plural, e.name) in self._present for e in derived)
+        doubled = self._present & {(e.plural, e.name) for e in derived}
+        self._entangled = any(e.reads(*place) for place in doubled for e in (*present, *derived))
+        # what a derived field says stands, whether it is present or not
+        alone = present if self._entangled else [e for e in present if (e.plural, e.name) not in doubled]
+        self._computed = (*alone, *derived)
         self._rules = tuple(_expression(spec, spec.entity(r.entity), r.name, r.predicate) for r in spec.rules)
 
     def make(self, seed: str, scale: float = 1.0) -> State:

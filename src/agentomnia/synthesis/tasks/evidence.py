@@ -81,24 +81,32 @@ def _near_duplicates(spec: EnvironmentSpec, used: set[str]) -> int:
     )
 
 
+THRESHOLDS = {
+    "structured_information": "candidates ≥ 12 or joins ≥ 2",
+    "tool_parameter_grounding": "near_duplicates ≥ 6 and inferred_arguments ≥ 2",
+    "long_context_evidence": "path_tokens ≥ 3000",
+    "dynamic_planning": "calls ≥ 6 and depth ≥ 3",
+    "risk_reliability_clarification": "irreversible ≥ 1 and candidates ≥ 2",
+}
+"""What the measures of each atom must pass; no task may bring a threshold of its own."""
+
+
 def difficulty_evidence(structure: Structure) -> tuple[Evidence, ...]:
     """The active atoms, hardest first by how far their first measure passes its threshold."""
     s = structure
     rules = (
-        ("structured_information", {"candidates": s.candidates, "joins": s.joins}, "candidates ≥ 12 or joins ≥ 2",
-         max(s.candidates / 12, s.joins / 2)),
+        ("structured_information", {"candidates": s.candidates, "joins": s.joins}, max(s.candidates / 12, s.joins / 2)),
         ("tool_parameter_grounding", {"near_duplicates": s.near_duplicates, "inferred_arguments": s.inferred_arguments},
-         "near_duplicates ≥ 6 and inferred_arguments ≥ 2", min(s.near_duplicates / 6, s.inferred_arguments / 2)),
-        ("long_context_evidence", {"path_tokens": s.path_tokens}, "path_tokens ≥ 3000", s.path_tokens / 3000),
-        ("dynamic_planning", {"calls": s.calls, "depth": s.depth}, "calls ≥ 6 and depth ≥ 3",
-         min(s.calls / 6, s.depth / 3)),
+         min(s.near_duplicates / 6, s.inferred_arguments / 2)),
+        ("long_context_evidence", {"path_tokens": s.path_tokens}, s.path_tokens / 3000),
+        ("dynamic_planning", {"calls": s.calls, "depth": s.depth}, min(s.calls / 6, s.depth / 3)),
         ("risk_reliability_clarification", {"irreversible": s.irreversible, "candidates": s.candidates},
-         "irreversible ≥ 1 and candidates ≥ 2", min(s.irreversible / 1, s.candidates / 2)),
+         min(s.irreversible / 1, s.candidates / 2)),
     )  # fmt: skip
-    active = sorted((r for r in rules if r[3] >= 1), key=lambda r: -r[3])
+    active = sorted((r for r in rules if r[2] >= 1), key=lambda r: -r[2])
     return tuple(
-        Evidence(label=label, measures={k: float(v) for k, v in measures.items()}, threshold=threshold)
-        for label, measures, threshold, _ in active
+        Evidence(label=label, measures={k: float(v) for k, v in measures.items()}, threshold=THRESHOLDS[label])
+        for label, measures, _ in active
     )
 
 

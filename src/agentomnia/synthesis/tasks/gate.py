@@ -17,6 +17,7 @@ dag            the augmented DAG has no circle, names only its nodes, and agrees
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,7 @@ from agentomnia.episodes.agent import APOLOGY
 from agentomnia.errors import EnvironmentFault
 from agentomnia.row import Row
 from agentomnia.synthesis.tasks.dag.ground import resolve
+from agentomnia.synthesis.tasks.evidence import THRESHOLDS
 from agentomnia.synthesis.tasks.leakage import leaks
 from agentomnia.synthesis.tasks.query import value_kind, value_unit, value_words
 from agentomnia.task.diff import state_diff
@@ -111,9 +113,10 @@ def _replay(subject: Evaluated, order: Sequence[int], strict: bool = True) -> tu
 def _bound(call: ReferenceCall, answers: list[Any]) -> dict[str, Any]:
     arguments = dict(call.arguments)
     for name, source in call.sources.items():
-        if source.origin == "observation" and source.call is not None and answers[source.call] is not None:
+        if name in arguments and source.origin == "observation" and source.call is not None:
             try:
-                arguments[name] = resolve(source, answers)
+                if answers[source.call] is not None:
+                    arguments[name] = resolve(source, answers)
             except (KeyError, IndexError, TypeError):
                 continue  # the stored value stands; a wrong one shows in the reward
     return arguments
@@ -177,7 +180,8 @@ def _omission(subject: Evaluated) -> Iterator[str]:
 
 def _alteration(subject: Evaluated) -> Iterator[str]:
     final, text = subject.finished.state, answer_message(subject.private.answer)
-    for what, altered in altered_states(subject.state, final):
+    prose = frozenset((e.plural, a.name) for e in subject.spec.entities for a in e.attributes if a.type == "text")
+    for what, altered in altered_states(subject.state, final, prose):
         if grade(subject.private.criterion, subject.state, altered, text).reward >= 1.0:
             yield f"{what} still earns 1.0"
     for name, value in subject.private.answer.items():
@@ -189,20 +193,29 @@ def _alteration(subject: Evaluated) -> Iterator[str]:
             yield f"a wrong answer {name} still earns 1.0"
 
 
-def altered_states(before: State, after: State) -> Iterator[tuple[str, State]]:
-    """The final state with one effect undone, altered or doubled, for every effect; to be read only."""
+def altered_states(
+    before: State, after: State, prose: frozenset[tuple[str, str]] = frozenset()
+) -> Iterator[tuple[str, State]]:
+    """The final state with one effect undone, altered or doubled, for every effect; to be read only.
+
+    Text of the fields in `prose`, `(container, field)`, may be worded otherwise; it is only taken away.
+    """
     diff = state_diff(before, after)
     for (container, key), record in diff.created.items():
         yield f"{container}/{key} not created", _without(after, container, key)
         twin = {**record, next(iter(record)): f"{key}-TWIN"}
         yield f"{container}/{key} created twice", _with(after, container, f"{key}-TWIN", twin)
+        for field in list(record)[1:]:
+            for other in _others(record[field], (container, field) in prose):
+                altered = {**record, field: other}
+                yield f"{container}/{key}.{field} altered", _with(after, container, key, altered)
     for (container, key), fields in diff.updated.items():
         record = after[container][key]
         for field in fields:
             undone = {**record, field: before[container][key][field]}
             yield f"{container}/{key}.{field} unchanged", _with(after, container, key, undone)
-            if not isinstance(fields[field], str) or " " not in fields[field]:
-                altered = {**record, field: _other(fields[field])}
+            for other in _others(fields[field], (container, field) in prose):
+                altered = {**record, field: other}
                 yield f"{container}/{key}.{field} altered", _with(after, container, key, altered)
     for container, key in diff.deleted:
         yield f"{container}/{key} not deleted", _with(after, container, key, before[container][key])
@@ -217,13 +230,15 @@ def _without(state: State, container: str, key: str) -> State:
     return {**state, container: {k: v for k, v in state[container].items() if k != key}}
 
 
-def _other(value: Any) -> Any:
-    """A value unlike the given one; null where it was text, so that free prose is altered too."""
+def _others(value: Any, prose: bool) -> list[Any]:
+    """Values unlike the given one: null where it was something, and another value of its type."""
+    if value is None:
+        return ["something"]
     if isinstance(value, bool):
-        return not value
+        return [None, not value]
     if isinstance(value, int | float):
-        return value + 1
-    return None if value is not None else "something"
+        return [None, value + 1]
+    return [None, f"{value} or so"] if isinstance(value, str) and not prose else [None]
 
 
 def _unrelated(subject: Evaluated) -> Iterator[str]:
@@ -254,6 +269,10 @@ def _only_free_text(subject: Evaluated, instance: Instance) -> bool:
 
 
 def _reordered(subject: Evaluated) -> Iterator[str]:
+    problem = _misordered(subject.private.calls)
+    if problem is not None:
+        yield problem
+        return
     rng = Random(f"{subject.task.id}/order")
     text = answer_message(subject.private.answer)
     for _ in range(_ORDERS):
@@ -263,6 +282,21 @@ def _reordered(subject: Evaluated) -> Iterator[str]:
             yield f"in the order {order}: {outcome}"
         elif _score(subject, outcome[0], text) != 1.0:
             yield f"in the order {order} the reference no longer earns 1.0"
+
+
+def _misordered(calls: tuple[ReferenceCall, ...]) -> str | None:
+    """Whether a call waits for what is no earlier call, or does not wait for what it learns an argument from."""
+    before: list[set[int]] = []
+    for index, call in enumerate(calls):
+        strangers = [i for i in call.after if not 0 <= i < index]
+        if strangers:
+            return f"call {index} waits for call {strangers[0]}, which is no earlier one"
+        before.append(set(call.after).union(*(before[i] for i in call.after)))
+        for name, source in call.sources.items():
+            known_late = source.origin == "observation" and source.call in range(index)
+            if known_late and source.call not in before[index]:
+                return f"call {index} takes {name} from call {source.call} but may come before it"
+    return None
 
 
 def _random_order(calls: tuple[ReferenceCall, ...], rng: Random) -> list[int]:
@@ -280,6 +314,8 @@ def _derivable(subject: Evaluated) -> Iterator[str]:
     assert not isinstance(subject.replayed, str)
     answers = subject.replayed[1]
     for index, call in enumerate(subject.private.calls):
+        for name in call.sources.keys() - call.arguments.keys():
+            yield f"call {index} ({call.tool}): a source is recorded for {name}, which it is not given"
         for name, value in call.arguments.items():
             source = call.sources.get(name)
             problem = (
@@ -302,7 +338,7 @@ def _underivable(
 ) -> str | None:
     match source.origin:
         case "observation":
-            if source.call is None or source.call >= index:
+            if source.call is None or not 0 <= source.call < index:
                 return "it is observed too late"
             try:
                 seen = resolve(source, answers)
@@ -324,7 +360,7 @@ def _underivable(
 
 
 def _unsaid(subject: Evaluated, call: ReferenceCall, name: str, value: Any, text: str) -> str | None:
-    if text not in subject.task.query:
+    if not _says(subject.task.query, text):
         return f"the query does not say {text!r}"
     parameter = subject.spec.tool(call.tool).parameter(name)
     kind, unit = value_kind(subject.spec, parameter), value_unit(subject.spec, parameter)
@@ -340,13 +376,18 @@ def _unsaid(subject: Evaluated, call: ReferenceCall, name: str, value: Any, text
     return None if same_value(meant_value, value) else f"{text!r} means {meant_value!r}"
 
 
+def _says(query: str, words: str) -> bool:
+    """Whether a query says the words, and not only as a part of others: `15 EUR` does not say `5 EUR`."""
+    return bool(words) and re.search(rf"(?<!\w)(?<!\d[.,]){re.escape(words)}(?!\w)(?![.,]\d)", query) is not None
+
+
 def _leakage(subject: Evaluated) -> Iterator[str]:
     yield from leaks(subject.task, subject.private, subject.program, subject.state)
 
 
 def _mentions(subject: Evaluated) -> Iterator[str]:
     for phrase in subject.private.mentions:
-        if phrase not in subject.task.query:
+        if not _says(subject.task.query, phrase):
             yield f"the query does not say {phrase!r}"
 
 
@@ -356,6 +397,8 @@ def _evidence(subject: Evaluated) -> Iterator[str]:
         if atom not in labels:
             yield f"the label {atom} has no evidence"
     for item in subject.private.evidence:
+        if item.threshold != THRESHOLDS.get(item.label, item.threshold):
+            yield f"{item.label}: {item.threshold!r} is not its threshold, {THRESHOLDS[item.label]!r}"
         problem = _below_threshold(item.threshold, item.measures)
         if problem:
             yield f"{item.label}: {problem}"
@@ -367,7 +410,10 @@ def _below_threshold(threshold: str, measures: dict[str, float]) -> str | None:
     holds = []
     for part in threshold.split(joined):
         name, _, bound = part.partition(" ≥ ")
-        holds.append(measures.get(name, 0.0) >= float(bound))
+        try:
+            holds.append(measures.get(name, 0.0) >= float(bound))
+        except ValueError:
+            return f"{threshold!r} is no threshold"
     met = any(holds) if joined == " or " else all(holds)
     return None if met else f"{threshold} does not hold for {measures}"
 

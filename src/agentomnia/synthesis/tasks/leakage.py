@@ -19,7 +19,8 @@ _WORDS = re.compile(r"[A-Za-z0-9_\-]+")
 
 def leaks(task: Task, private: PrivateTask, program: Program, state: State) -> Iterator[str]:
     """What the public text gives away; nothing when it is clean."""
-    tokens = set(_WORDS.findall(task.query))
+    text = " ".join((task.query, *(field.description for field in task.answer)))
+    tokens = set(_WORDS.findall(text))
     parameters = {p for t in program.tools.values() for p in t.parameters.get("properties", {})}
     for token in sorted(tokens):
         if token in program.tools:
