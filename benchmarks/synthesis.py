@@ -115,7 +115,8 @@ class Mark:
 
 def _mark(jobs: int) -> Mark:
     """Ask every worker of the run's pool for its CPU time, which starts those that have not started."""
-    asked, cpu = time.perf_counter(), {}
+    asked = time.perf_counter()
+    cpu: dict[int, float] = {}
     while len(cpu) < jobs:
         cpu |= dict(in_order(_usage, range(2 * jobs), jobs))
     return Mark(asked, time.perf_counter(), cpu)

@@ -180,9 +180,7 @@ def test_request_that_the_server_refuses_is_not_retried() -> None:
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("status", "words"), [(401, "refused the key"), (404, "does not know model 'scripted'")]
-)
+@pytest.mark.parametrize(("status", "words"), [(401, "refused the key"), (404, "does not know model 'scripted'")])
 def test_wrong_key_or_model_is_the_users(status: int, words: str) -> None:
     with ScriptedServer([Fault(status=status)]) as server, pytest.raises(InputError, match=words):
         ask(endpoint_of(server))
@@ -235,9 +233,7 @@ def test_answers_of_other_servers_are_read() -> None:
         "annotations": [],
         "tool_calls": [{"id": "a", "index": 0, "function": {"name": "f", "arguments": {"city": "Tromsø"}}}],
     }
-    completion = read_completion(
-        json.dumps({"choices": [{"message": message, "finish_reason": None}], "usage": None})
-    )
+    completion = read_completion(json.dumps({"choices": [{"message": message, "finish_reason": None}], "usage": None}))
     assert completion.message.reasoning_content == "R"
     assert completion.message.tool_calls == (ToolCall(id="a", name="f", arguments='{"city": "Tromsø"}'),)
     assert (completion.finish_reason, completion.usage) == ("unknown", Usage())
@@ -302,9 +298,7 @@ def test_server_lists_its_model() -> None:
         with pytest.raises(openai.NotFoundError):
             client.embeddings.create(model="tiny", input="text")
         with pytest.raises(openai.BadRequestError, match="does not stream"):
-            client.chat.completions.create(
-                model="tiny", messages=[{"role": "user", "content": "hi"}], stream=True
-            )
+            client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "hi"}], stream=True)
 
 
 def test_error_in_a_script_is_not_hidden() -> None:
@@ -327,9 +321,7 @@ def request(**fields: Any) -> CallRequest:
 
 
 def run_python(code: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

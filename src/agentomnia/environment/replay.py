@@ -27,10 +27,13 @@ Call = tuple[str, dict[str, Any]]
 def trace(program: Program, state: State, calls: Sequence[Call]) -> list[str]:
     """Digests of every answer and of the state after it, from a fresh instance."""
     instance = Instance(program, state)
-    marks = []
+    marks, before, after = [], b"", ""
     for name, arguments in calls:
         answer = instance.call(name, arguments)
-        marks.append(digest([answer, instance.live_state]))
+        snapshot = instance.snapshot()
+        if snapshot != before:
+            before, after = snapshot, instance.digest()
+        marks.append(digest([answer, after]))
     return marks
 
 

@@ -203,7 +203,8 @@ def _shortened(answer: Result, limit: int) -> Result:
             }
             if len(json.dumps(shortened, ensure_ascii=False)) <= limit:
                 return shortened
-    return {"ok": answer["ok"], "cut": f"{len(text)} characters in full", "start": text[: limit // 2]}
+    start = text[: max(0, limit // 2 - 40)]  # quoting doubles it at most
+    return {"ok": answer["ok"], "cut": f"{len(text)} characters in full", "start": start}
 
 
 def _judge(

@@ -41,7 +41,7 @@ from agentomnia.report.statistics import (
 )
 from agentomnia.report.task import Site, TaskView, task_view
 from agentomnia.runs.episodes import read_tasks
-from agentomnia.runs.run import read_journal, read_jsonl
+from agentomnia.runs.run import read_journal
 from agentomnia.synthesis.environments.gate import Verification
 from agentomnia.synthesis.environments.package import read_verification
 from agentomnia.synthesis.environments.toolset import ToolDecision
@@ -225,18 +225,7 @@ def _count_tasks(run_path: Path) -> tuple[TaskCounter | None, list[Span]]:
     for task, private in read_tasks(run_path):
         counter.add(task, private)
         spans.append(Span.of(task.coordinate))
-    _check_pairs(run_path)
     return counter, spans
-
-
-def _check_pairs(run_path: Path) -> None:
-    """Refuse tasks whose two files do not have the same number of rows: pairs end with the shorter one."""
-    public, private = (sum(1 for _ in read_jsonl(run_path / f"{name}.jsonl")) for name in ("tasks", "tasks.private"))
-    if public != private:
-        raise InputError(
-            f"{run_path}: tasks.jsonl has {public} rows and tasks.private.jsonl {private}; "
-            "start the tasks' command again to mend the run"
-        )
 
 
 def _tasks(run_path: Path, counter: TaskCounter, rejected: Iterable[Reason]) -> TasksView:

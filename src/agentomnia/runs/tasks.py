@@ -87,7 +87,7 @@ def _make(item: TaskItem) -> TaskResult:
 
 def _fill(result: TaskResult, package: Package, item: TaskItem) -> None:
     spec = package.spec
-    graph = build_graph(spec)
+    graph = build_graph(spec, package.facts)
     groups = sample_groups(spec, graph, Random(f"{item.seed}/groups"))
     maker = StateMaker(spec)
     queries: set[str] = set()
