@@ -21,11 +21,10 @@ import pytest
 
 from agentomnia.errors import InfrastructureError, InputError, OmniaError, RunError, SpecError
 from agentomnia.runs.environments import card_items, make_environments
-from agentomnia.runs.episodes import evaluate, make_references, read_tasks
+from agentomnia.runs.episodes import evaluate, read_tasks
 from agentomnia.runs.exports import export_trajectories
 from agentomnia.runs.parallel import in_order
 from agentomnia.runs.run import Run, committed_sizes, read_journal, read_jsonl
-from agentomnia.runs.tasks import make_tasks
 from agentomnia.runs.validate import validate_environments, validate_tasks
 from agentomnia.synthesis.environments.package import load_package, read_spec, read_verification, write_package
 from agentomnia.task.trajectory import Trajectory
@@ -47,9 +46,9 @@ STEPS = (
 def files_of(run: Path) -> Files:
     """Every file of a run but its lock."""
     return {
-        p.relative_to(run).as_posix(): p.read_bytes()
-        for p in sorted(run.rglob("*"))
-        if p.is_file() and p.name != ".lock"
+        path.relative_to(run).as_posix(): path.read_bytes()
+        for path in sorted(run.rglob("*"))
+        if path.is_file() and path.name != ".lock"
     }
 
 
@@ -201,18 +200,12 @@ def test_torn_last_lines_are_mended(finished_run: Path, run_copy: Copy) -> None:
     wanted = files_of(finished_run)
     names = [*committed_sizes(read_journal(finished_run)), "journal.jsonl"]
     assert {"tasks.jsonl", "tasks.private.jsonl", "states.jsonl", "rejected.jsonl", "environments.jsonl"} <= set(names)
-    for torn in (
-        b'{"id": "dag-12',
-        b'{"id": "x"}\n{"id"',
-        b"\xff\xfe\x00",
-        b"\n",
-        "漢".encode()[:2],
-        b'{"stage":"tasks"',
-    ):
+    torn_ends = (b'{"id": "dag-12', b'{"id": "x"}\n{"id"', b"\xff\xfe\x00", b"\n", "漢".encode()[:2], b'{"stage":"t"}')
+    for torn in torn_ends:
         path = run_copy()
         for name in names:
             with (path / name).open("ab") as file:
-                file.write(torn)
+                file.write(torn if name != "journal.jsonl" else torn.replace(b"\n", b""))
         make_small_run(path)
         assert_same(path, wanted)
     path = run_copy()
@@ -238,7 +231,7 @@ def test_files_written_whole_are_mended_too(finished_run: Path, run_copy: Copy) 
 def test_two_writers_are_refused(run_copy: Copy) -> None:
     path = run_copy()
     with Run(path):
-        with pytest.raises(RunError, match="in use by another process; .*--out"):
+        with pytest.raises(RunError, match=r"in use by another process; .*--out"):
             Run(path)
         done = omnia("synth", "trajectories", out=path)
         assert done.returncode == 2 and "in use" in done.stderr and not done.stdout
@@ -297,8 +290,8 @@ def test_other_settings_are_refused_by_name(
 )
 def test_settings_come_back_as_they_were(tmp_path: Path, section: str) -> None:
     settings = {
-        "text": 'a "b" \\ \n é', "empty": "", "list": [1, 2], "texts": ["a", "b"], "no": [], "n": -3, "x": 0.5, "y": 1e-07,
-        "flag": True, "big": 2**40,
+        "text": 'a "b" \\ \n é', "empty": "", "list": [1, 2], "texts": ["a", "b"], "no": [], "n": -3, "x": 0.5,
+        "y": 1e-07, "flag": True, "big": 2**40,
     }  # fmt: skip
     with Run(tmp_path / "run") as run:
         run.configure("first", {"seed": 0})
@@ -343,8 +336,10 @@ def test_a_file_that_lost_something_is_an_error(run_copy: Copy, name: str, how: 
 
 @pytest.mark.parametrize(
     "line",
-    [b"12\n", b"[]\n", b"null\n", b'"text"\n', b"{}\n", b'{"stage": "tasks"}\n', b'{"stage": 1, "event": 2, "sizes": 3}\n',
-     b'{"stage": "tasks", "event": "item", "sizes": {"tasks.jsonl": "x"}}\n', b'{"stage": "tasks", "event": "end", "sizes": {}}\n'],
+    [b"12\n", b"[]\n", b"null\n", b'"text"\n', b"{}\n", b'{"stage": "tasks"}\n',
+     b'{"stage": 1, "event": 2, "sizes": 3}\n',
+     b'{"stage": "tasks", "event": "item", "sizes": {"tasks.jsonl": "x"}}\n',
+     b'{"stage": "tasks", "event": "end", "sizes": {}}\n'],
 )  # fmt: skip
 @pytest.mark.parametrize("place", ["first", "middle"])
 def test_a_journal_with_garbage_is_an_error(run_copy: Copy, line: bytes, place: str) -> None:
@@ -439,20 +434,18 @@ def test_what_is_not_there_is_named(tmp_path: Path, what: str) -> None:
         export_trajectories(tmp_path, "nothing")
 
 
-def test_a_stage_waits_for_the_one_before(tmp_path: Path, run_copy: Copy) -> None:
+@pytest.mark.parametrize(
+    ("interrupted", "next_step"),
+    [("environments", STEPS[1]), ("tasks", STEPS[2]), ("tasks", ("eval", "--agent", "null"))],
+)
+def test_a_stage_waits_for_the_one_before(run_copy: Copy, interrupted: str, next_step: tuple[str, ...]) -> None:
     """After a kill in one stage, the next one does not take what is there for everything."""
     path = run_copy()
     lines = (path / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    for stage, later in (("tasks", make_references), ("environments", lambda run, jobs: make_tasks(run, 4, 0, jobs))):
-        end = next(i for i, line in enumerate(lines) if f'"{stage}", "event": "end"'.encode() in line)
-        cut = tmp_path / f"cut-{stage}"
-        shutil.copytree(path, cut)
-        (cut / "journal.jsonl").write_bytes(b"".join(lines[:end]))
-        with Run(cut) as run, pytest.raises(RunError, match=f"{stage}.*has not finished"):
-            later(run, 1)
-        if stage == "tasks":
-            with Run(cut) as run, pytest.raises(RunError, match="has not finished"):
-                evaluate(run, "null", seed=0, jobs=1)
+    end = next(i for i, line in enumerate(lines) if f'"{interrupted}", "event": "end"'.encode() in line)
+    (path / "journal.jsonl").write_bytes(b"".join(lines[:end]))
+    done = omnia(*next_step, out=path)
+    assert done.returncode == 2 and f"omnia synth {interrupted}" in done.stderr and not done.stdout
 
 
 # Environment packages
@@ -553,7 +546,7 @@ def test_a_specification_from_anywhere_loads_or_says_why_not(salon: Salon, packa
     original = json.loads((package / "spec.json").read_text())
     source = (package / "environment.py").read_text()
     rng, refused = random.Random(7), 0
-    for _ in range(400):
+    for _ in range(100):
         (package / "spec.json").write_text(json.dumps(mutated(original, rng)))
         try:
             loaded = load_package(package)
@@ -562,7 +555,7 @@ def test_a_specification_from_anywhere_loads_or_says_why_not(salon: Salon, packa
             assert "spec.json" in str(error) or "environment.py" in str(error), error
         else:
             assert loaded.program.source  # what it changed is not in the program: a maker, a phrase
-    assert 150 < refused < 400
+    assert 30 < refused < 100
     assert (package / "environment.py").read_text() == source
 
 
@@ -689,9 +682,9 @@ def test_an_evaluation_is_resumed_and_summarised(run_copy: Copy, tmp_path: Path)
         stored = json.loads((path / f"evaluations/{name}/summary.json").read_text())
         assert stored == summary.model_dump(mode="json")
     with Run(path) as run:
-        evaluate(run, "random", seed=5, jobs=1, name="v1.2 first/try")
+        evaluate(run, "random", seed=5, jobs=1, name="v1.2 first try")
     with Run(path) as run:
-        run.configure("evaluation-v1.2 first/try", {"seed": 5})
+        run.configure("evaluation-v1.2 first try", {"seed": 5})
     with Run(path):
         pass
 
@@ -700,6 +693,9 @@ def test_an_unknown_agent_leaves_no_trace(finished_run: Path, run_copy: Copy) ->
     path = run_copy()
     done = omnia("eval", "--agent", "genius", out=path)
     assert done.returncode == 2 and "use null, apology, random, scripted or chat" in done.stderr
+    for name in ("../outside", "a/b", "..", "/tmp/x"):
+        done = omnia("eval", "--agent", "null", "--name", name, out=path)
+        assert done.returncode == 2 and "folder" in done.stderr, name
     assert_same(path, files_of(finished_run))
 
 
@@ -739,7 +735,8 @@ def test_an_environment_that_cannot_be_made_is_counted(tmp_path: Path) -> None:
 def test_errors_of_this_package_say_what_to_do_next(tmp_path: Path, run_copy: Copy) -> None:
     causes: list[Callable[[], Any]] = [
         lambda: Run(Path("/proc/x")), lambda: list(read_jsonl(tmp_path / "none.jsonl")),
-        lambda: validate_environments(tmp_path, 1), lambda: load_package(tmp_path), lambda: read_spec(tmp_path / "spec.json"),
+        lambda: validate_environments(tmp_path, 1), lambda: load_package(tmp_path),
+        lambda: read_spec(tmp_path / "spec.json"),
         lambda: export_trajectories(tmp_path, "x"), lambda: list(in_order(double, [-1], 1)),
     ]  # fmt: skip
     for cause in causes:

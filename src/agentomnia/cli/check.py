@@ -74,17 +74,22 @@ def evaluate(
     json_output: Json = False,
 ) -> None:
     """Run an agent over every task of a run; Pass@1 with intervals along the axes of the taxonomy."""
+    from agentomnia.episodes.agent import AGENT_NAMES
     from agentomnia.errors import InputError
     from agentomnia.llm.client import ModelEndpoint
     from agentomnia.runs.episodes import evaluate as run_evaluation
     from agentomnia.runs.run import Run
 
+    folder = name or agent
+    if agent not in AGENT_NAMES:
+        raise InputError(f"there is no agent {agent!r}; use {', '.join(AGENT_NAMES[:-1])} or {AGENT_NAMES[-1]}")
+    if Path(folder).name != folder or folder == "..":
+        raise InputError(f"--name {folder!r} is no name of a folder; leave slashes and dots out")
     endpoint = None
     if agent == "chat":
         if model is None or base_url is None:
             raise InputError("--agent chat needs --model and --base-url; any OpenAI-compatible endpoint will do")
         endpoint = ModelEndpoint(model=model, base_url=base_url, api_key_env=api_key_env, temperature=temperature)
-    folder = name or agent
     with Run(out or path) as run:
         run.require("tasks", "omnia synth tasks")
         settings: dict[str, object] = {"agent": agent, "seed": seed}

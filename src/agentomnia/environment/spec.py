@@ -435,7 +435,8 @@ def _tool_problems(spec: EnvironmentSpec, tool: Tool) -> Iterator[str]:
         if not _usable(parameter.name) or parameter.name in RESERVED_NAMES | LOCAL_NAMES:
             yield f"{tool.name}: parameter name {parameter.name!r} is not usable"
         kinds = parameter.json_schema.get("type", "string")
-        if not _SCHEMA_TYPES.issuperset([kinds] if isinstance(kinds, str) else kinds):
+        listed = [kinds] if isinstance(kinds, str) else kinds
+        if not isinstance(listed, list) or not all(isinstance(k, str) and k in _SCHEMA_TYPES for k in listed):
             yield f"{tool.name}: parameter {parameter.name} has an unknown type {kinds!r}; use those of JSON Schema"
         if parameter.carries is not None:
             spec.field(parameter.carries)

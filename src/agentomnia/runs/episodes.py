@@ -72,6 +72,8 @@ def _rows(path: Path, kind: Any) -> Iterator[Any]:
             raise InputError(
                 f"{path} line {number}: {place}: {first['msg']}; was it written by another version?"
             ) from None
+        except InputError as error:
+            raise InputError(f"{path} line {number}: {error}") from None
 
 
 @lru_cache(maxsize=32)

@@ -12,8 +12,10 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -60,13 +62,18 @@ class Run:
             self._lock = (path / ".lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._lock.close()
             raise RunError(f"{path} is in use by another process; wait for it, or choose another --out") from None
         except OSError as error:
             raise RunError(
                 f"{path} cannot be used as a run directory: {error.strerror}; choose another --out"
             ) from None
-        self._journal = read_journal(path)
-        self._restore()
+        try:
+            self._journal = read_journal(path)
+            self._restore()
+        except BaseException:
+            self.close()  # so that the run can be mended and opened again
+            raise
 
     def close(self) -> None:
         """Let other processes open the run."""
@@ -81,16 +88,21 @@ class Run:
         self.close()
 
     def _restore(self) -> None:
-        """Cut the journal and every file back to the last commit."""
+        """Cut the journal and every file back to the last commit, or say what cannot be restored and cut nothing."""
+        sizes = committed_sizes(self._journal)
+        for name, size in sizes.items():
+            file = self.path / name
+            if size and not file.exists():
+                raise RunError(f"{file} is missing, though the journal has it; restore it or start a new run")
+            if file.exists() and file.stat().st_size < size:
+                raise RunError(f"{file} is shorter than the journal says; it was changed by hand, start a new run")
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in self._journal)
         journal = self.path / "journal.jsonl"
         if journal.exists() and journal.read_text(encoding="utf-8", errors="replace") != lines:
             write_text(journal, lines)
-        for name, size in committed_sizes(self._journal).items():
+        for name, size in sizes.items():
             file = self.path / name
-            if file.exists() and file.stat().st_size != size:
-                if file.stat().st_size < size:
-                    raise RunError(f"{file} is shorter than the journal says; it was changed by hand, start a new run")
+            if file.exists() and file.stat().st_size > size:
                 os.truncate(file, size)
 
     def configure(self, section: str, settings: Mapping[str, Any]) -> None:
@@ -140,8 +152,15 @@ class Run:
 
     def commit(self, entry: dict[str, Any]) -> None:
         """Append one line to the journal: from here on it happened."""
-        with (self.path / "journal.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        journal = self.path / "journal.jsonl"
+        before = journal.stat().st_size if journal.exists() else 0
+        try:
+            with journal.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        except OSError:
+            with suppress(OSError):
+                os.truncate(journal, before)
+            raise
         self._journal.append(entry)
 
     @property
@@ -200,6 +219,7 @@ class Stage:
             entry = {"stage": self.name, "event": "item", "item": item, "kept": kept}
             self.run.commit({**entry, "rejected": reasons.sorted_reasons(), "sizes": sizes})
         except OSError as error:
+            self._drop_handles()
             raise RunError(f"{self.run.path}: {error.strerror}; make room and start the same command again") from error
         self.done.add(item)
         self.report.add(kept, (r for r, n in reasons.rejected.items() for _ in range(n)))
@@ -214,6 +234,19 @@ class Stage:
             handle.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         handle.flush()
         return handle.tell()
+
+    def _drop_handles(self) -> None:
+        """Close the files and cut back what was not committed, also what a buffer still held."""
+        for handle in self._handles.values():
+            with suppress(OSError):
+                handle.close()
+        self._handles.clear()
+        sizes = committed_sizes(self.run.journal)
+        for name in self.files:
+            file = self.run.path / name
+            with suppress(OSError):
+                if file.exists() and file.stat().st_size > sizes.get(name, 0):
+                    os.truncate(file, sizes.get(name, 0))
 
     def end(self) -> StageReport:
         """Finish the stage: its counts go to the journal and to `metrics.jsonl`."""
@@ -234,13 +267,33 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     file = path / "journal.jsonl"
     if not file.exists():
         return []
+    *lines, tail = file.read_bytes().split(b"\n")
     entries = []
-    for line in file.read_bytes().split(b"\n"):
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            break
-    return entries
+    for number, line in enumerate(lines, 1):
+        entry = _journal_entry(line)
+        if entry is None:
+            raise RunError(f"{file} line {number} is no entry; it was changed by hand, restore it or start a new run")
+        entries.append(entry)
+    last = _journal_entry(tail)
+    return entries if last is None else [*entries, last]
+
+
+def _journal_entry(line: bytes) -> dict[str, Any] | None:
+    """The entry that a line holds, or `None` where it holds none."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    match entry:
+        case {"stage": str(), "event": "begin", "sizes": dict(sizes)}:
+            pass
+        case {"stage": str(), "event": "item", "item": str(), "kept": int(), "rejected": dict(), "sizes": dict(sizes)}:
+            pass
+        case {"stage": str(), "event": "end", "kept": int(), "rejected": dict(), "sizes": dict(sizes)}:
+            pass
+        case _:
+            return None
+    return entry if all(type(size) is int and size >= 0 for size in sizes.values()) else None
 
 
 def committed_sizes(journal: list[dict[str, Any]]) -> dict[str, int]:
@@ -258,22 +311,25 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         InputError: the file is missing, or a line is not one JSON object; names the line.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 yield _parse_line(path, number, line)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; is it a run directory, and has its stage run?") from None
 
 
-def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
+def _parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except ValueError as error:
-        torn = "" if line.endswith("\n") else " (half-written: start its command again to mend the run)"
+        row = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        torn = "" if line.endswith(b"\n") else " (half-written: start its command again to mend the run)"
         raise InputError(f"{path} line {number}: not JSON: {error}{torn}; correct or delete the line") from None
     if not isinstance(row, dict):
         raise InputError(f"{path} line {number}: not a JSON object; correct or delete the line")
     return row
+
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def _toml(config: Mapping[str, Mapping[str, Any]]) -> str:
@@ -283,5 +339,6 @@ def _toml(config: Mapping[str, Mapping[str, Any]]) -> str:
         lines = [
             f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items() if value is not None
         ]
-        parts.append("\n".join([f"[{section}]", *lines]) + "\n")
+        name = section if _BARE_KEY.fullmatch(section) else json.dumps(section, ensure_ascii=False)
+        parts.append("\n".join([f"[{name}]", *lines]) + "\n")
     return "\n".join(parts)

@@ -38,6 +38,8 @@ def validate_tasks(path: Path, jobs: int) -> Validation:
         InputError: the directory has no tasks that can be read.
     """
     items = [EpisodeItem(path / "environments", t, p, "scripted", 0) for t, p in read_tasks(path)]
+    if not items:
+        raise InputError(f"{path} holds no tasks; make some with `omnia synth tasks`, or give another run directory")
     with progress("task gate", len(items)) as advance:
         found = []
         for findings in in_order(_check_task, items, jobs):

@@ -93,6 +93,8 @@ def read_spec(path: Path) -> EnvironmentSpec:
         first = error.errors()[0]
         place = ".".join(str(p) for p in first["loc"])
         raise InputError(f"{path}: {place}: {first['msg']}; is it a spec.json of this version?") from None
+    except InputError as error:
+        raise SpecError(f"{path}: {error}") from None
 
 
 def read_verification(path: Path) -> Verification:
@@ -108,11 +110,16 @@ def load_package(path: Path) -> Package:
         SpecError: the source differs from what the specification compiles to.
     """
     spec = read_spec(path / "spec.json")
-    compiled = compile_environment(spec)
+    try:
+        compiled = compile_environment(spec)
+    except InputError as error:
+        raise SpecError(f"{path / 'spec.json'}: {error}") from None
     try:
         source = (path / "environment.py").read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}: environment.py; is this an environment package?") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: environment.py is no text; synthesize the environment again") from None
     if not _same_program(source, compiled.source):
         raise SpecError(
             f"{path / 'environment.py'} is not what spec.json compiles to, so it could be anything; "
@@ -125,7 +132,7 @@ def _same_program(left: str, right: str) -> bool:
     """Whether two sources are the same program, whatever their layout; docstrings count."""
     try:
         return ast.dump(ast.parse(left)) == ast.dump(ast.parse(right))
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 
 
@@ -134,7 +141,7 @@ def _read_json(path: Path) -> dict[str, object]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; is the path right?") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}); the file may be half-written, make it again") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds no JSON object; make the file again")

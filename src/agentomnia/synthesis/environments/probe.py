@@ -7,21 +7,27 @@ choices) until the answer is the wanted one. A bent state counts only when it is
 
 from __future__ import annotations
 
+import ast
+import copy
 import marshal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 from agentomnia.environment.instance import Instance
 from agentomnia.environment.program import Program
 from agentomnia.environment.sampling import ArgumentSampler
-from agentomnia.environment.spec import Attribute, Entity, EnvironmentSpec, Tool
+from agentomnia.environment.spec import Attribute, Entity, EnvironmentSpec, Let, Procedure, Tool
 from agentomnia.environment.state import State, pack, state_problems, unpack
+from agentomnia.errors import EnvironmentFault
 from agentomnia.synthesis.environments.compiler import ToolFacts
 
 _RANDOM_TRIES = 160
-_DIRECTED_TRIES = 500
+_DIRECTED_TRIES = 6000
+_HOURS_AROUND_NOW = (-90_000, -2400, -300, -49, -25, -2, 0, 1, 6, 23, 30, 70, 200, 900, 3000, 90_000)
+"""Deadlines are hours, days, weeks or months away; guards and rules stand on both sides of them."""
 
 
 @dataclass
@@ -38,6 +44,17 @@ class Reached:
     def done(self, tool: Tool) -> bool:
         """Whether nothing is left to search for."""
         return self.accepted and not self.missing and (self.changed or tool.kind == "query")
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What to bend to make one guard fail, and what to leave, so that the other guards still hold."""
+
+    fields: frozenset[str]
+    steady: frozenset[str]
+
+
+ANYWHERE = Aim(frozenset(), frozenset())
 
 
 class Probe:
@@ -100,21 +117,34 @@ class Probe:
 
     def _try_directed(self, tool: Tool, rng: Random, reached: Reached) -> None:
         sampler = ArgumentSampler(self.program, rng)
+        mentioned = mentioned_fields(tool, self.facts[tool.name])
         for number in range(_DIRECTED_TRIES):
             if reached.done(tool):
                 return
+            # every other try bends only what one of the missing guards speaks of
+            missing = rng.choice(sorted(reached.missing)) if reached.missing and number % 2 else None
+            focus = mentioned.get(missing, frozenset()) if missing is not None else frozenset()
+            aim = Aim(focus, frozenset().union(*mentioned.values()) - focus) if focus else ANYWHERE
             if reached.calls and number % 3:
                 ready, arguments = rng.choice(reached.calls)
             else:
                 instance = self.instances[number % len(self.instances)]
                 ready = self._ready[number % len(self.instances)]
                 arguments = sampler.sample(tool.name, instance.live_state)
-            self._note_bent(tool, marshal.loads(ready), dict(arguments), rng, reached)
+            self._note_bent(tool, marshal.loads(ready), dict(arguments), aim, rng, reached)
 
-    def _note_bent(self, tool: Tool, state: State, arguments: dict[str, Any], rng: Random, reached: Reached) -> None:
+    def _note_bent(
+        self,
+        tool: Tool,
+        state: State,
+        arguments: dict[str, Any],
+        aim: Aim,
+        rng: Random,
+        reached: Reached,
+    ) -> None:
         named = list(self._named_records(tool, state, arguments))
-        for _ in range(rng.randint(1, 3)):
-            self._bend(tool, state, arguments, named, rng)
+        for _ in range(rng.randint(1, 5 if aim.fields else 3)):
+            self._bend(tool, state, arguments, named, aim, rng)
         snapshot = pack(state)
         self._bent.adopt(state)
         answer = self._bent.call(tool.name, arguments)
@@ -136,18 +166,27 @@ class Probe:
         if any(state_problems(self.spec, state)):
             return False
         self._bent.adopt(state)
-        return not self._bent.broken_rules()
+        try:
+            return not self._bent.broken_rules()
+        except EnvironmentFault:
+            return False  # a rule that cannot even be asked of a bent state does not hold in it
 
     def _named_records(
         self, tool: Tool, state: State, arguments: Mapping[str, Any]
     ) -> Iterator[tuple[Entity, dict[str, Any]]]:
-        for parameter in tool.parameters:
-            target = self.spec.target(parameter.carries)
-            if target is not None and isinstance(arguments.get(parameter.name), str):
-                entity = self.spec.entity(target)
-                record = state[entity.plural].get(arguments[parameter.name])
-                if record is not None:
-                    yield entity, record
+        """The records that a call names, and those that they refer to."""
+        left = [(self.spec.target(p.carries), arguments.get(p.name)) for p in tool.parameters]
+        seen: set[tuple[str, str]] = set()
+        while left:
+            target, key = left.pop(0)
+            if target is None or not isinstance(key, str) or (target, key) in seen:
+                continue
+            seen.add((target, key))
+            entity = self.spec.entity(target)
+            record = state[entity.plural].get(key)
+            if record is not None:
+                yield entity, record
+                left += [(a.target, record[a.name]) for a in entity.attributes if a.target is not None]
 
     def _bend(
         self,
@@ -155,20 +194,29 @@ class Probe:
         state: State,
         arguments: dict[str, Any],
         named: list[tuple[Entity, dict[str, Any]]],
+        aim: Aim,
         rng: Random,
     ) -> None:
         """Set some fields of one record, named by the call or of an entity the tool looks at; or one argument."""
-        if rng.random() < 0.25:
+        if rng.random() < (0.1 if aim.fields else 0.25):
             self._bend_argument(tool, arguments, named, rng)
             return
-        if named and rng.random() < 0.5:
-            entity, record = rng.choice(named)
+        readable = sorted(self.facts[tool.name].reads) or [self.spec.entities[0].name]
+        spoken_of = [n for n in readable if aim.fields & set(self.spec.entity(n).fields)] or readable
+        aimed = [(e, r) for e, r in named if aim.fields & set(e.fields)] or named
+        if aimed and rng.random() < 0.5:
+            entity, record = rng.choice(aimed)
         else:
-            entity = self.spec.entity(rng.choice(sorted(self.facts[tool.name].reads) or [self.spec.entities[0].name]))
+            entity = self.spec.entity(rng.choice(spoken_of))
             if not state[entity.plural]:
                 return
             record = rng.choice(list(state[entity.plural].values()))
         attributes = [a for a in entity.attributes if not a.unique]
+        if rng.random() < 0.3:
+            # fields that belong together (a status and its date) come from a record that has them right
+            model = rng.choice(list(state[entity.plural].values()))
+            record.update({a.name: copy.copy(model[a.name]) for a in attributes if a.name not in aim.steady})
+        attributes = [a for a in attributes if a.name in aim.fields] or attributes
         for attribute in rng.sample(attributes, min(len(attributes), rng.randint(1, 4))):
             values = list(self._wanted_values(attribute, state, arguments, named))
             if values:
@@ -217,7 +265,7 @@ class Probe:
         pool += [v for _, record in named for v in record.values() if _fits(v, kind)]
         if attribute.type in ("date", "datetime"):
             now = state["clock"]["now"]
-            pool += [now[:length], "2020-01-01T09:00"[:length], "2035-01-01T09:00"[:length]]
+            pool += [_shifted(now, hours) for hours in _HOURS_AROUND_NOW]
             yield from (v[:length] if len(v) >= (length or 0) else v for v in pool if _dated(v))
             return
         if attribute.type in ("integer", "number"):
@@ -236,6 +284,10 @@ def _fits(value: Any, kind: Any) -> bool:
     return kind in ("integer", "number") and type(value) in (int, float)
 
 
+def _shifted(moment: str, hours: int) -> str:
+    return (datetime.fromisoformat(moment) + timedelta(hours=hours)).isoformat(timespec="minutes")
+
+
 def _dated(value: str) -> bool:
     return len(value) >= 10 and value[4] == "-" and value[7] == "-" and value[:4].isdigit()
 
@@ -243,3 +295,25 @@ def _dated(value: str) -> bool:
 def _unknown_key(tool: Tool, rng: Random) -> dict[str, Any]:
     keys = [p.name for p in tool.parameters if p.binds is not None or tool.action.type == "lookup"]
     return {rng.choice(keys): "NONE-0000"} if keys else {}
+
+
+def mentioned_fields(tool: Tool, facts: ToolFacts) -> dict[int, frozenset[str]]:
+    """The field names that the guard behind each declared error speaks of, by the error's index."""
+    if not isinstance(tool.action, Procedure):
+        return {}
+    found: dict[int, frozenset[str]] = {}
+    known: dict[str, frozenset[str]] = {}
+    for step in tool.action.steps:
+        text = step.value if isinstance(step, Let) else step.that
+        tree = ast.parse(text.strip(), mode="eval")
+        names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        names |= {f"{n}_id" for n in names}  # a reference is followed by its name without `_id`
+        used = [known[n.id] for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in known]
+        fields = frozenset(names).union(*used)
+        if isinstance(step, Let):
+            known[step.name] = fields
+        else:
+            found |= {
+                i: fields for i, e in enumerate(facts.errors) if (e.code, e.template) == (step.code, step.message)
+            }
+    return found
