@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from agentomnia.environment.spec import Attribute, EnvironmentSpec, Parameter
+from agentomnia.environment.spec import Attribute, EnvironmentSpec, Parameter, Tool
 from agentomnia.synthesis.tasks.dag.answers import Question
 from agentomnia.synthesis.tasks.dag.goals import Goal
 from agentomnia.synthesis.tasks.dag.ground import Grounder
@@ -76,7 +76,7 @@ class QueryWriter:
             if parameter.name not in goal.arguments:
                 continue
             value = goal.arguments[parameter.name]
-            said = self._argument(parameter, value, created, number)
+            said = self._argument(goal.tool, parameter, value, created, number)
             if said is None:
                 return None
             words[parameter.name] = words[parameter.binds or parameter.name] = said
@@ -93,17 +93,19 @@ class QueryWriter:
         return _filled(f"{template} {say_list(extras)}".strip(), words, prose)
 
     def _argument(
-        self, parameter: Parameter, value: Any, created: Mapping[tuple[str, str], int], number: int
+        self, goal_tool: Tool, parameter: Parameter, value: Any, created: Mapping[tuple[str, str], int], number: int
     ) -> str | None:
         target = self.spec.target(parameter.carries)
         if target is not None:
             return self._record(target, str(value), created, number)
-        said = self.value_words(parameter, value)
+        said = self.value_words(goal_tool, parameter, value)
         self.mentions.append(said)
         return said
 
-    def value_words(self, parameter: Parameter, value: Any) -> str:
-        """A value of a parameter in words."""
+    def value_words(self, tool: Tool, parameter: Parameter, value: Any) -> str:
+        """A value of an argument in words; a flag by its name only where the writer chooses the sentence."""
+        if tool.ask and value_kind(self.spec, parameter) == "boolean":
+            return say(value, "boolean", self.spec.clock)
         return value_words(self.spec, parameter, value)
 
     def _record(self, entity: str, key: str, created: Mapping[tuple[str, str], int], number: int) -> str | None:
@@ -205,5 +207,6 @@ def _tidy(text: str) -> str:
     text = re.sub(r'"([^"]*)"', r"“\1”", text)
     text = re.sub(r"\bthe ([a-z]+(?: [a-z]+)?) (the|my|that) \1\b", r"\2 \1", text)  # a noun that the card says too
     text = re.sub(r"\b(\w+) \1\b", r"\1", text)  # a unit that the card says once more
+    text = re.sub(r"\b([Aa]) (?=[AEIOaeio])(?!one\b|on[ec]e\b|eu|Eu)", r"\1n ", text)
     text = re.sub(rf"\bat ({'|'.join(WEEKDAYS)})\b", r"on \1", text)
     return re.sub(r"([.!?] )([a-z])", lambda m: m.group(1) + m.group(2).upper(), text)

@@ -206,7 +206,8 @@ def date_words(name: str) -> str:
     }  # fmt: skip
     if stem in known:
         return known[stem]
-    return f"{stem.replace('_', ' ')} on" if stem.endswith("ed") else f"with {name.replace('_', ' ')} on"
+    said_so = name.endswith(("_at", "_on")) or stem.endswith("ed")
+    return f"{stem.replace('_', ' ')} on" if said_so else f"with {name.replace('_', ' ')} on"
 
 
 def _rank(attribute: Attribute, speaker: str | None) -> int:

@@ -193,7 +193,7 @@ class _Generation:
             value = goal.arguments[parameter.name]
             target = self.spec.target(parameter.carries)
             if target is None:
-                sources[parameter.name] = Source(origin="query", text=writer.value_words(parameter, value))
+                sources[parameter.name] = Source(origin="query", text=writer.value_words(goal.tool, parameter, value))
                 continue
             known = grounder.plan.known.get((target, str(value)))
             if known is None:
