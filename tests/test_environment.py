@@ -501,7 +501,7 @@ class Life(RuleBasedStateMachine):
         if not answer["ok"] or self.salon.program.tools[name].kind == "query":
             assert after == before, "only an accepted write may change the state"
         self.calls.append((name, arguments))
-        self.marks.append(digest([answer, self.instance.live_state]))
+        self.marks.append(digest([answer, self.instance.digest()]))
 
     @rule(seed=st.integers(0, 2**32), writes=st.booleans())
     def call(self, seed: int, writes: bool) -> None:

@@ -311,10 +311,12 @@ def askable(spec: EnvironmentSpec, tool: Tool) -> bool:
 
     Where a customer speaks, staff operations (on a catalogue, on other people's records) are left out.
     """
-    if not (tool.ask or tool.origin == "reader") or tool.staff:
+    if not (tool.ask or tool.origin == "reader"):
         return False
     if spec.speaker is None:
         return True
+    if tool.staff:
+        return False
     targets = [spec.target(p.carries) for p in tool.parameters if p.binds]
     return any(t is not None and owned_by(spec, t, spec.speaker) for t in targets)
 
