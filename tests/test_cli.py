@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agentomnia.cli.main import main
 from agentomnia.llm.message import ToolCall
 from agentomnia.llm.scripted import Answer, Fault, ScriptedServer
 from agentomnia.runs.episodes import read_tasks
@@ -20,6 +21,7 @@ from agentomnia.synthesis.environments.gate import ENVIRONMENT_CHECKS
 from agentomnia.synthesis.tasks.gate import TASK_CHECKS
 
 Copy = Callable[[], Path]
+Done = subprocess.CompletedProcess[str]
 OMNIA = "from agentomnia.cli.main import main; main()"
 HEAVY = {
     "scipy",
@@ -45,7 +47,25 @@ def omnia(*words: str, env: dict[str, str] | None = None, cwd: Path | None = Non
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=env, cwd=cwd)
 
 
-def json_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+@pytest.fixture
+def inside(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """The command in this process: the same `main`, without the time that an interpreter needs to start."""
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["omnia", *words])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, said.out, said.err)
+
+    return run
+
+
+def json_of(done: Done) -> dict[str, Any]:
     """The one object that standard output holds, and nothing else."""
     assert done.stdout.count("\n") == 1 and done.stdout.endswith("\n"), done.stdout
     value: dict[str, Any] = json.loads(done.stdout)
@@ -53,7 +73,7 @@ def json_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return value
 
 
-def assert_error(done: subprocess.CompletedProcess[str]) -> str:
+def assert_error(done: Done) -> str:
     """Exit code 2, nothing on standard output, one last line that says what to do next."""
     assert done.returncode == 2 and done.stdout == "", (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
@@ -124,14 +144,14 @@ def test_synthesis_from_nothing(tmp_path: Path) -> None:
         assert len((out / "exports" / f"{target}.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_finished_stage_says_what_it_said(finished_run: Path, run_copy: Copy) -> None:
+def test_a_finished_stage_says_what_it_said(finished_run: Path, run_copy: Copy, inside: Callable[..., Done]) -> None:
     path = run_copy()
     manifest = json.loads((finished_run / "manifest.json").read_text())["stages"]
     for stage, words in (
         ("environments", ("--domain", "10006", "--domain", "20014")), ("tasks", ("--per-environment", "4")),
         ("trajectories", ()),
     ):  # fmt: skip
-        value = json_of(omnia("synth", stage, *words, "--out", str(path), "--json"))
+        value = json_of(inside("synth", stage, *words, "--out", str(path), "--json"))
         assert_stage(value, manifest[stage]["kept"], path)
         assert value["rejected"] == manifest[stage]["rejected"]
 
@@ -187,9 +207,9 @@ def assert_evaluation(value: dict[str, Any], tasks: int) -> None:
 
 
 @pytest.mark.parametrize(("agent", "wanted"), [("null", 0.0), ("apology", 0.0), ("random", 0.0), ("scripted", 1.0)])
-def test_evaluation(run_copy: Copy, agent: str, wanted: float) -> None:
+def test_evaluation(run_copy: Copy, agent: str, wanted: float, inside: Callable[..., Done]) -> None:
     path = run_copy()
-    done = omnia("eval", str(path), "--agent", agent, "--json", "--jobs", "1")
+    done = inside("eval", str(path), "--agent", agent, "--json", "--jobs", "1")
     assert done.returncode == 0, done.stderr
     value = json_of(done)
     assert_evaluation(value, 8)
@@ -264,7 +284,9 @@ def test_cards_are_checked(tmp_path: Path) -> None:
 # Exit codes and errors
 
 
-def test_what_cannot_run_ends_with_2_and_a_next_action(tmp_path: Path, run_copy: Copy) -> None:
+def test_what_cannot_run_ends_with_2_and_a_next_action(
+    tmp_path: Path, run_copy: Copy, inside: Callable[..., Done]
+) -> None:
     path = run_copy()
     (tmp_path / "file").write_text("x")
     (tmp_path / "bad.json").write_text("{")
@@ -287,7 +309,8 @@ def test_what_cannot_run_ends_with_2_and_a_next_action(tmp_path: Path, run_copy:
         ("card", "check", str(tmp_path / "none.yaml")),
         ("card", "check", str(tmp_path / "file")),
     ):  # fmt: skip
-        assert_error(omnia(*words))
+        assert_error(inside(*words))
+    assert_error(omnia("validate", str(tmp_path / "nothing")))
 
 
 @pytest.mark.parametrize(
@@ -316,13 +339,13 @@ def test_what_cannot_be_made_is_said_and_counted(tmp_path: Path) -> None:
     assert "api.json" in (tmp_path / "run2" / "rejected.jsonl").read_text()
 
 
-def test_people_get_tables(run_copy: Copy) -> None:
+def test_people_get_tables(run_copy: Copy, inside: Callable[..., Done]) -> None:
     path = run_copy()
-    done = omnia("eval", str(path), "--agent", "null", "--jobs", "1")
+    done = inside("eval", str(path), "--agent", "null", "--jobs", "1")
     assert done.returncode == 0 and "Pass@1" in done.stdout and "0.0 %" in done.stdout
-    done = omnia("synth", "trajectories", "--out", str(path))
+    done = inside("synth", "trajectories", "--out", str(path))
     assert done.returncode == 0 and "trajectories: 8 kept" in done.stdout.replace("\n", " ")
-    done = omnia("validate", str(path), "--jobs", "1")
+    done = inside("validate", str(path), "--jobs", "1")
     assert done.returncode == 0 and "8 of 8 tasks pass every check" in done.stdout
 
 

@@ -186,7 +186,7 @@ def test_no_privileged_content_is_exported(finished_run: Path, run_copy: Copy) -
 
 def test_what_cannot_be_exported_is_named(run_copy: Copy) -> None:
     path = run_copy()
-    with pytest.raises(InputError, match="openai, trl|trl, openai"):
+    with pytest.raises(InputError, match=r"openai, trl|trl, openai"):
         export_trajectories(path, "nothing")
     (path / "trajectories.jsonl").write_text('{"id": "x"}\n')
     with pytest.raises(InputError, match=r"trajectories\.jsonl line 1"):

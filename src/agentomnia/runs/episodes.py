@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, zip_longest
@@ -53,8 +53,8 @@ def read_tasks(run_path: Path) -> Iterator[tuple[Task, PrivateTask]]:
     Raises:
         InputError: a row is no task, or the two files do not go together; names the line.
     """
-    public = _rows(run_path / "tasks.jsonl", Task)
-    private = _rows(run_path / "tasks.private.jsonl", PrivateTask)
+    public = read_rows(run_path / "tasks.jsonl", Task)
+    private = read_rows(run_path / "tasks.private.jsonl", PrivateTask)
     for number, (task, hidden) in enumerate(zip_longest(public, private), 1):
         if task is None or hidden is None or task.id != hidden.id:
             message = f"tasks.jsonl and tasks.private.jsonl differ at line {number}; make the tasks again"
@@ -62,7 +62,12 @@ def read_tasks(run_path: Path) -> Iterator[tuple[Task, PrivateTask]]:
         yield task, hidden
 
 
-def _rows(path: Path, kind: Any) -> Iterator[Any]:
+def read_rows(path: Path, kind: Any) -> Iterator[Any]:
+    """The rows of a JSONL file as models of a kind.
+
+    Raises:
+        InputError: the file is missing, or a row is none of the kind; names the line.
+    """
     for number, row in enumerate(read_jsonl(path), 1):
         try:
             yield kind.model_validate(row)
@@ -177,12 +182,7 @@ def evaluate(
                 stage.commit(item.task.id, {results: [row]}, 1, ())
                 advance("")
     stage.end()
-    summary = summarize(_rewards(read_jsonl(run.path / results)))
+    summary = summarize(read_rows(run.path / results, Trajectory))
     text = json.dumps(summary.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
     write_text(run.path / folder / "summary.json", text)
     return summary
-
-
-def _rewards(rows: Iterable[dict[str, Any]]) -> Iterator[Trajectory]:
-    for row in rows:
-        yield Trajectory.model_validate(row)

@@ -10,7 +10,7 @@ from typing import Any
 from agentomnia.errors import InputError
 from agentomnia.export.openai import openai_row
 from agentomnia.export.trl import trl_sft_row
-from agentomnia.runs.run import read_jsonl
+from agentomnia.runs.episodes import read_rows
 from agentomnia.synthesis.environments.package import write_text
 from agentomnia.task.trajectory import Trajectory
 
@@ -28,7 +28,7 @@ def export_trajectories(run_path: Path, target: str) -> tuple[Path, int]:
     """
     if target not in TARGETS:
         raise InputError(f"there is no export target {target!r}; use one of {', '.join(TARGETS)}")
-    rows = [TARGETS[target](Trajectory.model_validate(r)) for r in read_jsonl(run_path / "trajectories.jsonl")]
+    rows = [TARGETS[target](t) for t in read_rows(run_path / "trajectories.jsonl", Trajectory)]
     path = run_path / "exports" / f"{target}.jsonl"
     path.parent.mkdir(exist_ok=True)
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
