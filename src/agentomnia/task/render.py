@@ -75,7 +75,7 @@ def _say_date(text: str, clock: str) -> str:
     day = date.fromisoformat(text[:10])
     words = f"{WEEKDAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}"
     if day.year != int(clock[:4]):
-        words += f" {day.year}"
+        words += f" {day.year:04d}"
     return f"{words} at {text[11:16]}" if len(text) > 10 else words
 
 
