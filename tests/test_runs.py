@@ -122,14 +122,14 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
             process = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
             )
-            time.sleep(rng.uniform(0.15, 0.95) * duration)
+            time.sleep(rng.uniform(0.1, 0.6) * duration)
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 kills += 1
             process.wait()
         done = omnia(*step, out=disturbed, jobs=jobs)
         assert done.returncode == 0, done.stderr
-    assert kills >= 3
+    assert kills >= 2  # a machine that gets faster on the way may finish before it is killed
     wanted_files = files_of(calm)
     assert_same(disturbed, wanted_files)
     made_here = files_of(finished_run)
