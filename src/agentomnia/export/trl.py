@@ -1,7 +1,8 @@
-"""TRL SFT rows: `messages` and `tools`, arguments as objects (TRL, dataset formats, "tool calling").
+"""TRL SFT rows: `messages` and `tools` (TRL, dataset formats, "tool calling").
 
-`tools` is a JSON string, and so are the arguments inside it: Arrow would otherwise give every tool the union of all
-parameter names, filled with nulls. TRL reads both forms.
+`tools` is a JSON string: Arrow would otherwise give every tool the union of all parameter names, filled with nulls.
+The arguments of calls are objects, as TRL wants them. Read the JSONL as it is; a conversion to Parquet would fill those
+objects with nulls, and the plain OpenAI rows (`--to openai`), whose arguments are strings, are the ones to convert.
 """
 
 from __future__ import annotations
