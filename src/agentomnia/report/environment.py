@@ -13,8 +13,8 @@ from agentomnia.environment.spec import Attribute, Entity, Tool
 from agentomnia.errors import InputError
 from agentomnia.report.coverage import domain_words
 from agentomnia.report.gates import Check, environment_checks
-from agentomnia.report.rows import read_rows
 from agentomnia.report.source import Source, colour
+from agentomnia.runs.rows import read_rows
 from agentomnia.synthesis.environments.gate import Finding, Verification
 from agentomnia.synthesis.environments.package import read_spec, read_verification
 from agentomnia.synthesis.environments.toolset import ToolDecision

@@ -28,7 +28,6 @@ from agentomnia.report.episode import LIMIT, EpisodeView, episode_view
 from agentomnia.report.evaluation import Evaluation, EvaluationsView, measure, role_of, side_by_side
 from agentomnia.report.gates import Check, environment_checks, task_checks
 from agentomnia.report.index import IndexRow
-from agentomnia.report.rows import read_rows
 from agentomnia.report.statistics import (
     EnvironmentStatistics,
     GateWork,
@@ -41,6 +40,7 @@ from agentomnia.report.statistics import (
 )
 from agentomnia.report.task import Site, TaskView, task_view
 from agentomnia.runs.episodes import read_tasks
+from agentomnia.runs.rows import read_rows
 from agentomnia.runs.run import read_journal
 from agentomnia.synthesis.environments.gate import Verification
 from agentomnia.synthesis.environments.package import read_verification

@@ -11,8 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pydantic import ValidationError
-
 from agentomnia.environment.instance import Instance
 from agentomnia.episodes.agent import (
     Agent,
@@ -28,7 +26,8 @@ from agentomnia.errors import InputError
 from agentomnia.evaluation.summary import Summary, summarize
 from agentomnia.llm.client import ChatClient, ModelEndpoint
 from agentomnia.runs.parallel import in_order, progress
-from agentomnia.runs.run import Run, StageReport, read_jsonl
+from agentomnia.runs.rows import read_rows
+from agentomnia.runs.run import Run, StageReport
 from agentomnia.synthesis.environments.package import Package, load_package, write_text
 from agentomnia.task.task import PrivateTask, Task
 from agentomnia.task.trajectory import Trajectory
@@ -60,25 +59,6 @@ def read_tasks(run_path: Path) -> Iterator[tuple[Task, PrivateTask]]:
             message = f"tasks.jsonl and tasks.private.jsonl differ at line {number}; make the tasks again"
             raise InputError(f"{run_path}: {message}")
         yield task, hidden
-
-
-def read_rows(path: Path, kind: Any) -> Iterator[Any]:
-    """The rows of a JSONL file as models of a kind.
-
-    Raises:
-        InputError: the file is missing, or a row is none of the kind; names the line.
-    """
-    for number, row in enumerate(read_jsonl(path), 1):
-        try:
-            yield kind.model_validate(row)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(p) for p in first["loc"])
-            raise InputError(
-                f"{path} line {number}: {place}: {first['msg']}; was it written by another version?"
-            ) from None
-        except InputError as error:
-            raise InputError(f"{path} line {number}: {error}") from None
 
 
 @lru_cache(maxsize=32)

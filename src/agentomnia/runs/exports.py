@@ -10,7 +10,7 @@ from typing import Any
 from agentomnia.errors import InputError
 from agentomnia.export.openai import openai_row
 from agentomnia.export.trl import trl_sft_row
-from agentomnia.runs.episodes import read_rows
+from agentomnia.runs.rows import read_rows
 from agentomnia.synthesis.environments.package import write_text
 from agentomnia.task.trajectory import Trajectory
 
