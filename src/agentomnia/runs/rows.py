@@ -29,3 +29,5 @@ def read_rows(path: Path, kind: type[R]) -> Iterator[R]:
             raise InputError(
                 f"{path} line {number}: {place}: {first['msg']}; was it written by another version?"
             ) from None
+        except InputError as error:
+            raise InputError(f"{path} line {number}: {error}") from None
