@@ -27,6 +27,15 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+def encodes(text: str) -> bool:
+    """Whether a text can be written as UTF-8; half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Row(BaseModel):
     """A frozen record: unknown keys are refused, and equal contents have equal identities."""
 

@@ -6,21 +6,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 ErrorCode = Literal["not_found", "invalid_argument", "precondition_failed", "conflict", "forbidden", "limit_exceeded"]
 
 ERROR_CODES: frozenset[str] = frozenset(
     ("not_found", "invalid_argument", "precondition_failed", "conflict", "forbidden", "limit_exceeded")
 )
-
-
-class ToolError(TypedDict):
-    """Why a call was refused, and what the caller can do about it."""
-
-    code: str
-    message: str
-    hint: str
 
 
 Result = dict[str, Any]

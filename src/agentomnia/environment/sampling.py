@@ -119,16 +119,14 @@ class ArgumentSampler:
         if not records:
             return None
         key_field = _key_field(records)
-        record = self._related(records, key_field, chosen) if field == key_field else None
+        record = self._related(records, chosen) if field == key_field else None
         if record is None:
             record = self._rng.choice(list(records.values()))
         if field == key_field:
             chosen.append(record)
         return record.get(field)
 
-    def _related(
-        self, records: dict[str, dict[str, Any]], key_field: str, chosen: list[dict[str, Any]]
-    ) -> dict[str, Any] | None:
+    def _related(self, records: dict[str, dict[str, Any]], chosen: list[dict[str, Any]]) -> dict[str, Any] | None:
         """A record that an already chosen one points to, or that points to a chosen one."""
         if not chosen or self._rng.random() < 0.25:
             return None

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from typing import Any
 
+from agentomnia.row import encodes
+
 Validator = Callable[[Mapping[str, Any]], str | None]
 """Takes the arguments; returns what is wrong with them, or `None`."""
 
@@ -57,7 +59,7 @@ def valid_moment(text: str) -> bool:
 def unstorable(value: Any, depth: int = 0) -> str | None:
     """What a value must be to be kept in a state and written to a file, or `None` where it is that."""
     if isinstance(value, str):
-        return None if value.isascii() or _encodes(value) else "text without half of a surrogate pair"
+        return None if value.isascii() or encodes(value) else "text without half of a surrogate pair"
     if isinstance(value, float):
         return None if value - value == 0 else "finite numbers"
     if isinstance(value, int):
@@ -70,14 +72,6 @@ def unstorable(value: Any, depth: int = 0) -> str | None:
         return f"at most {_DEEPEST} levels"
     parts = value if isinstance(value, list) else [*value, *value.values()]
     return next((problem for part in parts if (problem := unstorable(part, depth + 1)) is not None), None)
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def compile_validator(schema: Mapping[str, Any]) -> Validator:

@@ -17,12 +17,12 @@ from typing import Annotated, Any, Literal, NoReturn, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from agentomnia.errors import ModelOutputError
-from agentomnia.row import Row
+from agentomnia.row import Row, encodes
 
 
 def _encodable(text: str) -> str:
     # JSON can spell half of a surrogate pair, which no file, hash or request can hold afterwards.
-    if not _encodes(text):
+    if not encodes(text):
         raise ValueError("the text holds half of a surrogate pair")
     return text
 
@@ -59,7 +59,7 @@ class ToolCall(Row):
             raise self._unusable(f"not JSON ({error})") from error
         if not isinstance(values, dict):
             raise self._unusable(f"{_json_kind(values)}, not an object")
-        if not _encodes(json.dumps(values, ensure_ascii=False)):
+        if not encodes(json.dumps(values, ensure_ascii=False)):
             raise self._unusable("text with half of a surrogate pair")
         return values
 
@@ -261,15 +261,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _json_text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return text if _encodes(text) else json.dumps(value, allow_nan=False)
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text if encodes(text) else json.dumps(value, allow_nan=False)
 
 
 def _json_kind(value: object) -> str:

@@ -83,7 +83,7 @@ def make_environments(run: Run, items: Sequence[EnvironmentItem], jobs: int) -> 
             if environment is not None and environment.verification.passed:
                 write_package(environment, run.path / "environments")
                 rows = {
-                    "environments.jsonl": [_index_row(result, environment)],
+                    "environments.jsonl": [_index_row(environment)],
                     "rejected.jsonl": _unmodelled_rows(result),
                 }
                 stage.commit(result.item.name, rows, 1, ())
@@ -107,7 +107,7 @@ def _reason(result: EnvironmentResult) -> tuple[str, str]:
     return f"gate: {findings[0].check}", findings[0].evidence
 
 
-def _index_row(result: EnvironmentResult, environment: VerifiedEnvironment) -> dict[str, object]:
+def _index_row(environment: VerifiedEnvironment) -> dict[str, object]:
     spec = environment.spec
     return {
         "id": environment.id,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from agentomnia.errors import InputError, OmniaError
 from agentomnia.row import Row
@@ -13,6 +14,8 @@ from agentomnia.runs.parallel import in_order, progress
 from agentomnia.synthesis.environments.gate import ENVIRONMENT_CHECKS, Finding, verify_environment
 from agentomnia.synthesis.environments.package import load_package
 from agentomnia.synthesis.tasks.gate import TASK_CHECKS, Evaluated, TaskFinding, verify_task
+
+Subject = TypeVar("Subject")
 
 
 class CheckCount(Row):
@@ -40,12 +43,7 @@ def validate_tasks(path: Path, jobs: int) -> Validation:
     items = [EpisodeItem(path / "environments", t, p, "scripted", 0) for t, p in read_tasks(path)]
     if not items:
         raise InputError(f"{path} holds no tasks; make some with `omnia synth tasks`, or give another run directory")
-    with progress("task gate", len(items)) as advance:
-        found = []
-        for findings in in_order(_check_task, items, jobs):
-            found.append(findings)
-            advance("")
-    return _validation(len(items), found, TASK_CHECKS)
+    return _validation(_gated("task gate", _check_task, items, jobs), TASK_CHECKS)
 
 
 def _check_task(item: EpisodeItem) -> list[TaskFinding]:
@@ -70,12 +68,7 @@ def validate_environments(path: Path, jobs: int) -> Validation:
     )
     if not folders:
         raise InputError(f"{path} holds no environment packages; give a run directory or one package")
-    with progress("environment gate", len(folders)) as advance:
-        found = []
-        for findings in in_order(_check_environment, folders, jobs):
-            found.append(findings)
-            advance("")
-    return _validation(len(folders), found, ENVIRONMENT_CHECKS)
+    return _validation(_gated("environment gate", _check_environment, folders, jobs), ENVIRONMENT_CHECKS)
 
 
 def _check_environment(folder: Path) -> list[TaskFinding]:
@@ -89,7 +82,20 @@ def _check_environment(folder: Path) -> list[TaskFinding]:
     ]
 
 
-def _validation(subjects: int, found: list[list[TaskFinding]], checks: Iterable[str]) -> Validation:
+def _gated(
+    what: str, check: Callable[[Subject], list[TaskFinding]], subjects: Sequence[Subject], jobs: int
+) -> list[list[TaskFinding]]:
+    """The findings of a gate for each subject, with progress."""
+    found = []
+    with progress(what, len(subjects)) as advance:
+        for findings in in_order(check, subjects, jobs):
+            found.append(findings)
+            advance("")
+    return found
+
+
+def _validation(found: list[list[TaskFinding]], checks: Iterable[str]) -> Validation:
+    subjects = len(found)
     counts = {}
     for check in checks:
         failed = sum(1 for findings in found if any(f.check == check for f in findings))

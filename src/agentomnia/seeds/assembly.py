@@ -44,7 +44,7 @@ def assemble(plan: Plan, heading: Heading, lineage: Lineage, report: Report) -> 
     gather_fields(plan)
     _drop_empty(plan, report)
     chosen = _chosen(plan, report)
-    chosen = _without_idle(chosen, report, heading)
+    chosen = _without_idle(chosen, report)
     gather_fields(chosen)
     model = build_entities(chosen, report)
     builder = ToolBuilder(chosen, model, report)
@@ -149,7 +149,7 @@ def _trim(resource: Resource, report: Report) -> None:
     resource.operations = [p for p in resource.operations if p.call.label in kept]
 
 
-def _without_idle(plan: Plan, report: Report, heading: Heading) -> Plan:
+def _without_idle(plan: Plan, report: Report) -> Plan:
     """Leave out resources that stand alone with a single operation beside others that are connected."""
     if len(plan.resources) <= MIN_ENTITIES:
         return plan

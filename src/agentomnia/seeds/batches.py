@@ -53,14 +53,7 @@ def create_many(builder: ToolBuilder, draft: Draft, argument: Argument) -> Tool 
     natural = next((a.name for a in entity.attributes if a.unique), None)
     name = draft.free(argument.name)
     shape = Shape(kind="object", properties=kept, required=items.required & kept.keys())
-    draft.parameters.append(
-        Parameter(
-            name=name, json_schema={"type": "array", "items": {**simple_schema(shape), "additionalProperties": False},
-            "minItems": 1},
-            description=sentence(argument.description or argument.shape.description) or f"The new "
-            f"{spoken(plural(entity.variable))}.",
-        )
-    )  # fmt: skip
+    draft.parameters.append(_records(name, shape, argument, f"The new {spoken(plural(entity.variable))}."))
     if natural is not None and natural in values:
         _refuse_known(draft, name, fields[natural][0], natural)
     body = f"for item in {name}:\n    new({entity.name}, {', '.join(f'{n}={e}' for n, e in values.items())})"
@@ -133,14 +126,7 @@ def _delete_alike(builder: ToolBuilder, draft: Draft, argument: Argument, items:
         return None
     name = draft.free(argument.name)
     shape = Shape(kind="object", properties={n: items.properties[n] for n in fields}, required=frozenset(fields))
-    draft.parameters.append(
-        Parameter(
-            name=name, json_schema={"type": "array", "items": {**simple_schema(shape), "additionalProperties": False},
-            "minItems": 1},
-            description=sentence(argument.description or argument.shape.description) or f"The {entity.noun} records "
-            f"to delete.",
-        )
-    )  # fmt: skip
+    draft.parameters.append(_records(name, shape, argument, f"The {entity.noun} records to delete."))
     record = draft.free_record(entity.variable)
     same = " and ".join(f"{{0}}.{field} == item[{source!r}]" for source, field in fields.items())
     draft.steps += [
@@ -152,3 +138,12 @@ def _delete_alike(builder: ToolBuilder, draft: Draft, argument: Argument, items:
     body = f"for {record} in {entity.name}:\n    if {described}:\n        delete({record})"
     action = Procedure(steps=tuple(draft.steps), body=body, returns=(("deleted", f"len({name})"),), undo=True)
     return builder.finished(draft, action, (f"delete these {spoken(plural(entity.variable))}: {{{name}}}",))
+
+
+def _records(name: str, shape: Shape, argument: Argument, otherwise: str) -> Parameter:
+    """A required list of records of a shape; `otherwise` describes it where the file does not."""
+    items = {**simple_schema(shape), "additionalProperties": False}
+    described = sentence(argument.description or argument.shape.description)
+    return Parameter(
+        name=name, json_schema={"type": "array", "items": items, "minItems": 1}, description=described or otherwise
+    )

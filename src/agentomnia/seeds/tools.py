@@ -250,7 +250,7 @@ class ToolBuilder:
             else:
                 above = self._named(draft, *parent)
                 conditions.append(f"r.{owner.key} == {above}.{owner.key}")
-        given = self._filter_arguments(planned, parent)
+        given = self._filter_arguments(planned)
         limits = [a for a in given if is_limit(a.name)]
         matched, unmatched = match_filters([a for a in given if a not in limits], entity, draft.names)
         filters += matched
@@ -267,7 +267,7 @@ class ToolBuilder:
             return self.finished(draft, self._listing(draft, conditions, filters))
         return self.finished(draft, Search(entity=entity.name, filters=tuple(m.filter for m in filters)))
 
-    def _filter_arguments(self, planned: Planned, parent: tuple[str, str] | None) -> list[Argument]:
+    def _filter_arguments(self, planned: Planned) -> list[Argument]:
         taken = {*(n for n, _ in planned.parents), *planned.context}
         own = {a.name: a for a in planned.call.arguments if a.name not in taken and a.place != "path"}
         return list(own.values())

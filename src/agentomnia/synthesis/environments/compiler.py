@@ -143,11 +143,6 @@ def tool_facts(spec: EnvironmentSpec, tool: Tool) -> ToolFacts:
     return _compile_tool(spec, tool).facts
 
 
-def check_tool(spec: EnvironmentSpec, tool: Tool) -> None:
-    """Raise what compiling the tool would raise."""
-    _compile_tool(spec, tool)
-
-
 def _join(methods: list[str]) -> Iterator[str]:
     for number, method in enumerate(methods):
         if number:

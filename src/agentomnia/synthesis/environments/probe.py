@@ -18,6 +18,7 @@ from typing import Any
 
 from agentomnia.environment.instance import Instance
 from agentomnia.environment.program import Program
+from agentomnia.environment.result import Result
 from agentomnia.environment.sampling import ArgumentSampler
 from agentomnia.environment.spec import Attribute, Entity, EnvironmentSpec, Let, Procedure, Tool
 from agentomnia.environment.state import State, pack, state_problems, unpack
@@ -106,13 +107,10 @@ class Probe:
             if tool.kind == "modify":
                 reached.changed = reached.changed or instance.snapshot() != self.snapshots[place]
                 instance.reset()
-        elif answer["error"]["code"] != "invalid_argument":
-            errors = self.facts[tool.name].errors
-            reached.missing -= {i for i in reached.missing if errors[i].matches(answer["error"])}
-            reached.calls.append((self._ready[place], arguments))
         else:
-            errors = self.facts[tool.name].errors
-            reached.missing -= {i for i in reached.missing if errors[i].matches(answer["error"])}
+            reached.missing -= self._hit(tool, answer, reached)
+            if answer["error"]["code"] != "invalid_argument":
+                reached.calls.append((self._ready[place], arguments))
         del reached.calls[12:]
 
     def _try_directed(self, tool: Tool, rng: Random, reached: Reached) -> None:
@@ -148,8 +146,7 @@ class Probe:
         snapshot = pack(state)
         self._bent.adopt(state)
         answer = self._bent.call(tool.name, arguments)
-        errors = self.facts[tool.name].errors
-        hit = {i for i in reached.missing if not answer["ok"] and errors[i].matches(answer["error"])}
+        hit = self._hit(tool, answer, reached)
         news = hit or (answer["ok"] and not (reached.accepted and reached.changed))
         if not news:
             return
@@ -161,6 +158,11 @@ class Probe:
             reached.accepted = True
             reached.changed = reached.changed or changed
             reached.calls.insert(0, (marshal.dumps(unpack(snapshot)), arguments))
+
+    def _hit(self, tool: Tool, answer: Result, reached: Reached) -> set[int]:
+        """The missing errors that an answer is one of."""
+        errors = self.facts[tool.name].errors
+        return {i for i in reached.missing if not answer["ok"] and errors[i].matches(answer["error"])}
 
     def _valid(self, state: State) -> bool:
         if any(state_problems(self.spec, state)):

@@ -32,7 +32,7 @@ def empty_state(spec: EnvironmentSpec) -> State:
     return state | {e.plural: {} for e in spec.entities}
 
 
-def add_record(spec: EnvironmentSpec, state: State, entity: Entity, values: dict[str, Any]) -> str:
+def add_record(state: State, entity: Entity, values: dict[str, Any]) -> str:
     """Put a record into a state under the next key.
 
     Returns:
@@ -91,7 +91,7 @@ class StateMaker:
             for _ in range(max(2, round(entity.count * scale))):
                 values = self.draw(entity, state, rng)
                 if values is not None:
-                    add_record(self.spec, state, entity, values)
+                    add_record(state, entity, values)
         self.settle(state, rng)
         return state
 

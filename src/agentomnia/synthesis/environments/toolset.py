@@ -26,6 +26,7 @@ from agentomnia.environment.spec import (
     Summary,
     Tool,
 )
+from agentomnia.errors import SpecError
 from agentomnia.row import Row
 from agentomnia.synthesis.environments.card import plural_of
 from agentomnia.synthesis.environments.compiler import tool_facts
@@ -109,7 +110,7 @@ def _cut(spec: EnvironmentSpec, readers: list[Tool], rng: Random) -> tuple[list[
 
 def _candidates(spec: EnvironmentSpec, entity: Entity) -> Iterator[Tool]:
     yield _lookup(spec, entity)
-    yield _search(spec, entity)
+    yield _search(entity)
     if entity.label is not None:
         yield _finder(entity, entity.label)
     for attribute in entity.attributes:
@@ -117,10 +118,10 @@ def _candidates(spec: EnvironmentSpec, entity: Entity) -> Iterator[Tool]:
             yield _list_by_reference(spec, entity, attribute)
     groups = [a.name for a in entity.attributes if a.type in ("enum", "reference", "boolean")]
     if groups:
-        yield _summary(spec, entity, groups)
+        yield _summary(entity, groups)
     free = [a for a in entity.attributes if a.mutable and a.type not in ("reference", "list", "object")]
     if free:
-        yield _update(spec, entity, free)
+        yield _update(entity, free)
 
 
 def _the(entity: Entity) -> str:
@@ -153,8 +154,8 @@ def _key(entity: Entity, carries: str, name: str, required: bool = True) -> Para
     )
 
 
-def _search(spec: EnvironmentSpec, entity: Entity) -> Tool:
-    parameters, filters = _filter_parameters(spec, entity)
+def _search(entity: Entity) -> Tool:
+    parameters, filters = _filter_parameters(entity)
     sortable = tuple(
         a.name for a in entity.attributes if a.type in ("integer", "number", "date", "datetime") and not a.nullable
     )
@@ -186,7 +187,7 @@ def _search(spec: EnvironmentSpec, entity: Entity) -> Tool:
     )
 
 
-def _filter_parameters(spec: EnvironmentSpec, entity: Entity) -> tuple[list[Parameter], list[Filter]]:
+def _filter_parameters(entity: Entity) -> tuple[list[Parameter], list[Filter]]:
     parameters: list[Parameter] = []
     filters: list[Filter] = []
     ranges = 0
@@ -283,7 +284,7 @@ def _list_by_reference(spec: EnvironmentSpec, entity: Entity, attribute: Attribu
     )
 
 
-def _summary(spec: EnvironmentSpec, entity: Entity, groups: list[str]) -> Tool:
+def _summary(entity: Entity, groups: list[str]) -> Tool:
     metrics = [a.name for a in entity.attributes if a.type in ("integer", "number")]
     parameters = [
         Parameter(
@@ -325,7 +326,7 @@ def _summary(spec: EnvironmentSpec, entity: Entity, groups: list[str]) -> Tool:
     )
 
 
-def _update(spec: EnvironmentSpec, entity: Entity, free: list[Attribute]) -> Tool:
+def _update(entity: Entity, free: list[Attribute]) -> Tool:
     variable = entity.variable
     fields = [
         Parameter(
@@ -388,8 +389,6 @@ def check_facts(spec: EnvironmentSpec) -> None:
         ExpressionError: a tool's expressions are outside the language.
         SpecError: kind and effects disagree.
     """
-    from agentomnia.errors import SpecError
-
     for tool in spec.tools:
         writes = bool(tool_facts(spec, tool).writes)
         if writes != (tool.kind == "modify"):

@@ -39,10 +39,9 @@ from agentomnia.synthesis.environments.card import (
     load_archetype,
     noun_of,
     plural_of,
-    variable_of,
     words_of,
 )
-from agentomnia.synthesis.environments.expression import Effects, Kind, Scope, translate_body
+from agentomnia.synthesis.environments.expression import Effects, Kind, Scope, translate, translate_body
 
 _SCHEMA_TYPES: dict[str, dict[str, Any]] = {
     "string": {"type": "string", "minLength": 1, "maxLength": 200},
@@ -230,19 +229,13 @@ def _writes(spec: EnvironmentSpec, name: str, parameters: tuple[Parameter, ...],
     names: dict[str, Kind] = {p.name: Kind() for p in parameters}
     names |= {p.binds: Kind(spec.target(p.carries)) for p in parameters if p.binds}
     names |= {s.name: Kind() for s in action.steps if isinstance(s, Let)}
-    effects = Effects()
-    translate_body(_without_let_records(action, names, spec, name), Scope(spec, names, f"operation {name}"), effects)
-    return bool(effects.writes)
-
-
-def _without_let_records(action: Procedure, names: dict[str, Kind], spec: EnvironmentSpec, name: str) -> str:
-    """Learn what the lets stand for before the body is read."""
-    from agentomnia.synthesis.environments.expression import translate
-
+    where = f"operation {name}"
     for step in action.steps:
         if isinstance(step, Let):
-            names[step.name] = translate(step.value, Scope(spec, names, f"operation {name}")).kind
-    return action.body
+            names[step.name] = translate(step.value, Scope(spec, names, where)).kind
+    effects = Effects()
+    translate_body(action.body, Scope(spec, names, where), effects)
+    return bool(effects.writes)
 
 
 def _parameter(spec: EnvironmentSpec, operation: str, name: str, card: TakenCard) -> Parameter:
@@ -317,8 +310,3 @@ def _whole(number: float) -> float | int:
 def _sentence(name: str) -> str:
     text = name.replace("_", " ")
     return text[0].upper() + text[1:] + "."
-
-
-def argument_variable(entity: Entity) -> str:
-    """The name an operation uses for one record of the entity."""
-    return variable_of(entity.name)

@@ -90,7 +90,7 @@ def apply_operator(operator: Operator, site: Site) -> Enrichment | None:
     """Apply one operator around one record; `None` where it does not fit or would break the state."""
     before = pack(site.state)
     added = [
-        add_record(site.spec, site.state, entity, values) for entity, values in _ADDITIONS[operator](site)
+        add_record(site.state, entity, values) for entity, values in _ADDITIONS[operator](site)
     ]  # each addition sees the ones before it
     if added:
         site.maker.derive(site.state)

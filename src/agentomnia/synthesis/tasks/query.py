@@ -98,15 +98,9 @@ class QueryWriter:
         target = self.spec.target(parameter.carries)
         if target is not None:
             return self._record(target, str(value), created, number)
-        said = self.value_words(goal_tool, parameter, value)
+        said = argument_words(self.spec, goal_tool, parameter, value)
         self.mentions.append(said)
         return said
-
-    def value_words(self, tool: Tool, parameter: Parameter, value: Any) -> str:
-        """A value of an argument in words; a flag by its name only where the writer chooses the sentence."""
-        if tool.ask and value_kind(self.spec, parameter) == "boolean":
-            return say(value, "boolean", self.spec.clock)
-        return value_words(self.spec, parameter, value)
 
     def _record(self, entity: str, key: str, created: Mapping[tuple[str, str], int], number: int) -> str | None:
         place, noun = (entity, key), self.spec.entity(entity).noun
@@ -126,6 +120,13 @@ class QueryWriter:
     def _is_self(self, target: str | None, value: Any, place: tuple[str, str]) -> bool:
         describer = self.grounder.describer
         return describer.is_speaker(*place) or (target is not None and describer.is_speaker(target, str(value)))
+
+
+def argument_words(spec: EnvironmentSpec, tool: Tool, parameter: Parameter, value: Any) -> str:
+    """A value of a tool's argument in words; a flag by its name only where the writer chooses the sentence."""
+    if tool.ask and value_kind(spec, parameter) == "boolean":
+        return say(value, "boolean", spec.clock)
+    return value_words(spec, parameter, value)
 
 
 def value_words(spec: EnvironmentSpec, parameter: Parameter, value: Any) -> str:

@@ -7,7 +7,7 @@ augmented DAG, and the criterion from what really changed. A candidate that cann
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -23,7 +23,7 @@ from agentomnia.synthesis.tasks.dag.goals import Goal, GoalSearch, owned_by
 from agentomnia.synthesis.tasks.dag.ground import Grounder
 from agentomnia.synthesis.tasks.dag.groups import ToolGroup
 from agentomnia.synthesis.tasks.evidence import coordinate, difficulty_evidence, measure
-from agentomnia.synthesis.tasks.query import QueryWriter
+from agentomnia.synthesis.tasks.query import QueryWriter, argument_words
 from agentomnia.task.criterion import AnswerField, Change, Criterion, Expected
 from agentomnia.task.diff import state_diff
 from agentomnia.task.task import PrivateTask, Source, Task, TaskDag
@@ -146,7 +146,7 @@ class _Generation:
                     return "no reader shows a record"
         self._look_before(grounder, goals)
         for number, goal in enumerate(goals):
-            problem = self._perform(grounder, goal, number, goals, created)
+            problem = self._perform(grounder, goal, goals[:number])
             if problem is not None:
                 return problem
         return None
@@ -181,11 +181,8 @@ class _Generation:
         self,
         grounder: Grounder,
         goal: Goal,
-        number: int,
-        goals: list[Goal],
-        created: dict[tuple[str, str], int],
+        earlier: list[Goal],
     ) -> str | None:
-        writer = QueryWriter(self.spec, grounder, self.rng)
         sources: dict[str, Source] = {}
         for parameter in goal.tool.parameters:
             if parameter.name not in goal.arguments:
@@ -193,7 +190,9 @@ class _Generation:
             value = goal.arguments[parameter.name]
             target = self.spec.target(parameter.carries)
             if target is None:
-                sources[parameter.name] = Source(origin="query", text=writer.value_words(goal.tool, parameter, value))
+                sources[parameter.name] = Source(
+                    origin="query", text=argument_words(self.spec, goal.tool, parameter, value)
+                )
                 continue
             known = grounder.plan.known.get((target, str(value)))
             if known is None:
@@ -205,8 +204,9 @@ class _Generation:
         index = grounder.add_call(goal.tool.name, goal.arguments, sources, answer["data"])
         checks = [self.validated[place] for place in self._named(goal) if place in self.validated]
         grounder.plan.edges += [(check, f"call:{index}") for check in checks]
-        self._order_after_conflicts(grounder, goal, index, goals[:number])
-        return self._show_created(grounder, goal, index, answer["data"])
+        self._order_after_conflicts(grounder, goal, index, earlier)
+        self._show_created(grounder, goal, index, answer["data"])
+        return None
 
     def _order_after_conflicts(self, grounder: Grounder, goal: Goal, index: int, earlier: list[Goal]) -> None:
         """A goal stays behind earlier goals whose records it reads or writes."""
@@ -225,13 +225,12 @@ class _Generation:
         call = calls[index]
         calls[index] = call.model_copy(update={"after": tuple(sorted({*call.after, *behind}))})
 
-    def _show_created(self, grounder: Grounder, goal: Goal, index: int, data: dict[str, Any]) -> str | None:
+    def _show_created(self, grounder: Grounder, goal: Goal, index: int, data: dict[str, Any]) -> None:
         for entity, key in goal.created:
             place = next((p for p, e in self.site.facts[goal.tool.name].returned if e == entity and p in data), None)
             key_field = self.spec.entity(entity).key
             if place is not None and data[place].get(key_field) == key:
                 grounder.plan.known[(entity, key)] = Source(origin="observation", call=index, path=(place, key_field))
-        return None
 
     def _ask(self, grounder: Grounder, goals: list[Goal]) -> list[Question]:
         if goals and self.rng.random() >= self.profile.question_share:
@@ -249,10 +248,10 @@ class _Generation:
             question = form(grounder, tool) if form is not None else ask_field(grounder, tool, prefer)
             if question is not None and question.words not in {q.words for q in questions}:
                 questions.append(question)
-                self._order_after_changes(grounder, before, len(goals))
+                self._order_after_changes(grounder, before)
         return questions
 
-    def _order_after_changes(self, grounder: Grounder, start: int, goals: int) -> None:
+    def _order_after_changes(self, grounder: Grounder, start: int) -> None:
         """What is asked "in the end" is read after everything that changes."""
         changing = [i for i, c in enumerate(grounder.plan.calls) if self.spec.tool(c.tool).kind == "modify"]
         for index in range(start, len(grounder.plan.calls)):
@@ -279,9 +278,7 @@ class _Generation:
         changes = criterion_changes(self.spec, self.site.state, grounder.instance.live_state)
         if not changes and not questions:
             return Dropped("nothing changed in the end")
-        structure = measure(
-            self.spec, grounder, len(goals), len(questions), sum(_irreversible(self.spec, g) for g in goals)
-        )
+        structure = measure(self.spec, grounder, len(goals), len(questions), sum(_irreversible(g) for g in goals))
         evidence = difficulty_evidence(structure)
         identity = digest([self.site.environment, self.site.state_name, query, [f.name for f in fields]])
         task = Task(
@@ -321,7 +318,7 @@ def askable(spec: EnvironmentSpec, tool: Tool) -> bool:
     return any(t is not None and owned_by(spec, t, spec.speaker) for t in targets)
 
 
-def _irreversible(spec: EnvironmentSpec, goal: Goal) -> bool:
+def _irreversible(goal: Goal) -> bool:
     """An undo, a deletion, or a move into a state that nothing leaves."""
     if not isinstance(goal.tool.action, Procedure):
         return False
@@ -359,8 +356,3 @@ def _expected(
     if attribute.type == "text":
         return Expected(value=value, comparison="free")
     return Expected(value=value, comparison="text" if attribute.type == "string" else "exact")
-
-
-def with_state(site: TaskSite, name: str, state: State) -> TaskSite:
-    """The same site at another initial state."""
-    return replace(site, state_name=name, state=state)

@@ -163,7 +163,7 @@ class GoalSearch:
                 continue
             target = self.spec.target(parameter.carries)
             if target is not None:
-                key = self._choose_key(target, state, arguments, tool)
+                key = self._choose_key(target, state, arguments)
                 if key is None:
                     return None
                 arguments[parameter.name] = key
@@ -187,7 +187,7 @@ class GoalSearch:
         """An optional argument is used now and then, where the card says how a person mentions it."""
         return bool(parameter.phrase) and self.rng.random() < (0.5 if tool.origin == "reader" else 0.35)
 
-    def _choose_key(self, entity: str, state: State, arguments: dict[str, Any], tool: Tool) -> str | None:
+    def _choose_key(self, entity: str, state: State, arguments: dict[str, Any]) -> str | None:
         """A record to name: the speaker, one of this request, one related to those chosen, or any other."""
         records = state[self.spec.entity(entity).plural]
         if entity == self.spec.speaker and self.describer.speaker in records:

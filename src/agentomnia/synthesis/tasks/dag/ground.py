@@ -7,13 +7,13 @@ argument came from, so that the task gate can check the derivation instead of be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from agentomnia.environment.instance import Instance
-from agentomnia.environment.spec import EnvironmentSpec, Parameter, Search, Tool
+from agentomnia.environment.spec import EnvironmentSpec, Search, Tool
 from agentomnia.synthesis.tasks.dag.describe import Describer, Description, Descriptor
 from agentomnia.task.task import ReferenceCall, Source, VirtualNode
 
@@ -94,7 +94,7 @@ class Grounder:
         if place in self.plan.known:
             return self.plan.known[place]
         for tool in self._readers(entity):
-            source = self._try_reader(tool, description, depth)
+            source = self._try_reader(tool, description)
             if source is not None:
                 return source
         return None
@@ -107,8 +107,8 @@ class Grounder:
         self.rng.shuffle(found)
         return sorted(found, key=lambda t: t.name not in self.prefer)
 
-    def _try_reader(self, tool: Tool, description: Description, depth: int) -> Source | None:
-        arguments = self._reader_arguments(tool, description, depth)
+    def _try_reader(self, tool: Tool, description: Description) -> Source | None:
+        arguments = self._reader_arguments(tool, description)
         if arguments is None:
             return None
         values, sources = arguments
@@ -162,7 +162,7 @@ class Grounder:
         return len(fitting) == 1
 
     def _reader_arguments(
-        self, tool: Tool, description: Description, depth: int
+        self, tool: Tool, description: Description
     ) -> tuple[dict[str, Any], dict[str, Source]] | None:
         """Arguments that an agent could give from the description, or `None` where a required one is unknown."""
         assert isinstance(tool.action, Search)
@@ -177,7 +177,7 @@ class Grounder:
                 if parameter.required:
                     return None
                 continue
-            if not parameter.required and item is not None and not self._worth_giving(item.op, parameter):
+            if not parameter.required and item is not None and not self._worth_giving(item.op):
                 continue
             source = self._descriptor_source(descriptor)
             if source is None:
@@ -185,7 +185,7 @@ class Grounder:
             values[parameter.name], sources[parameter.name] = descriptor.value, source
         return values, sources
 
-    def _worth_giving(self, op: str, parameter: Parameter) -> bool:
+    def _worth_giving(self, op: str) -> bool:
         """Labels are always searched by; other filters mostly, as a person would."""
         return op == "contains" or self.rng.random() < (0.8 if op == "equals" else 0.4)
 
@@ -236,11 +236,3 @@ def resolve(source: Source, answers: Sequence[Any]) -> Any:
     for step in source.path:
         value = value[step]
     return value
-
-
-def query_texts(plan: Plan) -> Iterator[str]:
-    """The words that the query must say for the calls to be derivable."""
-    for call in plan.calls:
-        for source in call.sources.values():
-            if source.origin == "query" and source.text is not None:
-                yield source.text
