@@ -1,13 +1,17 @@
 """Pass@1 with a Wilson interval, overall and along the axes of the taxonomy.
 
 A task passes when its reward is 1.0. Episodes without a reward (infrastructure, environment faults) are
-counted apart and enter no mean.
+counted apart and enter no mean. Where tasks have several trials (rows with different seeds), Pass@1 is the mean
+over episodes and the interval counts each task once: trials of one task are not independent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import sqrt
+from statistics import NormalDist
 
+from agentomnia.evaluation.outcome import AXES, passes, places
 from agentomnia.row import Row
 from agentomnia.task.trajectory import Trajectory
 
@@ -16,6 +20,7 @@ class Score(Row):
     """A share of passed tasks."""
 
     tasks: int
+    """Scored episodes: one a task, unless several trials were run."""
     passed: int
     pass_at_1: float | None
     ci95: tuple[float, float] | None
@@ -41,11 +46,9 @@ def summarize(trajectories: Iterable[Trajectory]) -> Summary:
     rows = list(trajectories)
     scored = [t for t in rows if t.reward is not None]
     overall = score(scored)
-    groups: dict[str, dict[str, list[Trajectory]]] = {
-        a: {} for a in ("split", "l1", "domain", "capability", "difficulty")
-    }
+    groups: dict[str, dict[str, list[Trajectory]]] = {axis: {} for axis in AXES}
     for trajectory in scored:
-        for axis, label in _places(trajectory):
+        for axis, label in places(trajectory.coordinate):
             groups[axis].setdefault(label, []).append(trajectory)
     return Summary(
         tasks=len(rows),
@@ -61,32 +64,31 @@ def summarize(trajectories: Iterable[Trajectory]) -> Summary:
     )
 
 
-def _places(trajectory: Trajectory) -> Iterable[tuple[str, str]]:
-    z = trajectory.coordinate
-    yield "split", z.split
-    yield "l1", f"{z.split}/{z.l1}"
-    yield "domain", str(z.domain)
-    for capability in z.capabilities:
-        yield "capability", capability
-    for atom in z.difficulty:
-        yield "difficulty", atom
-
-
 def score(trajectories: list[Trajectory]) -> Score:
     """Pass@1 of scored episodes; no number where there are none."""
-    passed = sum(1 for t in trajectories if t.reward is not None and abs(t.reward - 1.0) < 1e-6)
     if not trajectories:
         return Score(tasks=0, passed=0, pass_at_1=None, ci95=None)
-    low, high = wilson(passed, len(trajectories))
-    return Score(tasks=len(trajectories), passed=passed, pass_at_1=passed / len(trajectories), ci95=(low, high))
+    passed = sum(1 for t in trajectories if passes(t.reward))
+    share, tasks = passed / len(trajectories), len({t.task for t in trajectories})
+    return Score(
+        tasks=len(trajectories), passed=passed, pass_at_1=share, ci95=wilson(passed * tasks / len(trajectories), tasks)
+    )
 
 
-def wilson(passed: int, total: int) -> tuple[float, float]:
-    """The Wilson score interval at 95 %."""
-    from scipy.stats import binomtest
+_Z = NormalDist().inv_cdf(0.975)
 
-    interval = binomtest(passed, total).proportion_ci(0.95, method="wilson")
-    return round(float(interval.low), 6), round(float(interval.high), 6)
+
+def wilson(passed: float, total: int) -> tuple[float, float]:
+    """The Wilson score interval at 95 %.
+
+    Args:
+        passed: how many passed; a fraction where tasks were tried several times.
+        total: how many there are, at least one.
+    """
+    share, weight = passed / total, _Z * _Z / total
+    middle = (share + weight / 2) / (1 + weight)
+    reach = sqrt(share * (1 - share) * weight + weight * weight / 4) / (1 + weight)
+    return round(max(0.0, middle - reach), 6), round(min(1.0, middle + reach), 6)
 
 
 def _counts(values: Iterable[str]) -> dict[str, int]:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from agentomnia.evaluation.suite import Role, policy_order, role_of
 from agentomnia.evaluation.summary import Score, Summary, score, summarize
 from agentomnia.report.coverage import SPLIT_NAMES, domain_words
 from agentomnia.task.trajectory import Trajectory
 from agentomnia.taxonomy.axes import CAPABILITIES, DIFFICULTIES, SPLITS, level1
 
-Role = Literal["floor", "agent", "reference"]
-_FLOORS = ("null", "apology", "random")
-_REFERENCE = "scripted"
-_ORDER: tuple[Role, ...] = ("floor", "agent", "reference")
 _AXES = {
     "split": "Split",
     "l1": "Level 1",
@@ -26,13 +22,6 @@ _AXES = {
     "capability": "Capability",
     "difficulty": "Difficulty atom",
 }
-
-
-def role_of(agent: str) -> Role:
-    """Whether an agent is a floor, plays the reference, or is what is measured."""
-    if agent in _FLOORS:
-        return "floor"
-    return "reference" if agent == _REFERENCE else "agent"
 
 
 @dataclass(frozen=True)
@@ -60,6 +49,8 @@ class Evaluation:
 class ScoreRow:
     """A place on an axis with the score of every evaluation there."""
 
+    key: str
+    """The label as scores are told apart by."""
     label: str
     tasks: int
     scores: tuple[Score | None, ...]
@@ -69,6 +60,7 @@ class ScoreRow:
 class AxisTable:
     """Scores along one axis."""
 
+    key: str
     name: str
     rows: tuple[ScoreRow, ...]
 
@@ -111,9 +103,8 @@ def side_by_side(found: Iterable[Evaluation]) -> EvaluationsView:
     )
 
 
-def _column(found: Evaluation) -> tuple[int, int, str]:
-    floor = _FLOORS.index(found.agent) if found.agent in _FLOORS else 0
-    return (_ORDER.index(found.role), floor, found.name)
+def _column(found: Evaluation) -> tuple[tuple[int, int, str], str]:
+    return (policy_order(found.agent), found.name)
 
 
 def _axis(axis: str, columns: Sequence[Evaluation]) -> AxisTable:
@@ -122,8 +113,8 @@ def _axis(axis: str, columns: Sequence[Evaluation]) -> AxisTable:
     rows = []
     for label in labels:
         scores = tuple(g.get(label) for g in groups)
-        rows.append(ScoreRow(_label(axis, label), max(s.tasks for s in scores if s is not None), scores))
-    return AxisTable(_AXES[axis], tuple(rows))
+        rows.append(ScoreRow(label, label_words(axis, label), max(s.tasks for s in scores if s is not None), scores))
+    return AxisTable(axis, _AXES[axis], tuple(rows))
 
 
 def _axis_order(axis: str, groups: Sequence[dict[str, Score]]) -> list[str]:
@@ -140,7 +131,8 @@ def _axis_order(axis: str, groups: Sequence[dict[str, Score]]) -> list[str]:
     return sorted({label for group in groups for label in group}, key=int)
 
 
-def _label(axis: str, label: str) -> str:
+def label_words(axis: str, label: str) -> str:
+    """A label of an axis in words."""
     match axis:
         case "split":
             return SPLIT_NAMES[label]

@@ -22,12 +22,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentomnia import __version__
 from agentomnia.errors import InputError
+from agentomnia.evaluation.suite import parse_name, role_of
 from agentomnia.report.coverage import CoverageView, coverage_view
 from agentomnia.report.environment import EnvironmentView, read_environment
 from agentomnia.report.episode import LIMIT, EpisodeView, episode_view
-from agentomnia.report.evaluation import Evaluation, EvaluationsView, measure, role_of, side_by_side
+from agentomnia.report.evaluation import Evaluation, EvaluationsView, measure, side_by_side
 from agentomnia.report.gates import Check, environment_checks, task_checks
 from agentomnia.report.index import IndexRow
+from agentomnia.report.loop import LoopView, gather_loop
 from agentomnia.report.statistics import (
     EnvironmentStatistics,
     GateWork,
@@ -131,6 +133,8 @@ class Report:
     """Reference trajectories with reward 1.0."""
     episodes: tuple[EpisodeView, ...]
     evaluations: EvaluationsView | None
+    """Evaluations of all tasks; those of a suite are the loop's."""
+    loop: LoopView | None
 
     @property
     def task_stage(self) -> StageView | None:
@@ -176,7 +180,8 @@ def gather(run_path: Path) -> Report:
     tasks = None if counter is None else _tasks(run_path, counter, rejected.get("tasks", ()))
     picked = _Picker([t.id for t in tasks.shown] if tasks is not None else [])
     references = _references(run_path / "trajectories.jsonl", picked)
-    scores = [_evaluation(p, picked) for p in sorted(run_path.glob("evaluations/*/results.jsonl"))]
+    files = sorted(run_path.glob("evaluations/*/results.jsonl"))
+    scores = [_evaluation(p, picked) for p in files if parse_name(p.parent.name).suite is None]
     kept = {"environments": len(index), "tasks": len(spans), "trajectories": references}
     return Report(
         version=__version__,
@@ -195,6 +200,7 @@ def gather(run_path: Path) -> Report:
         full_rewards=picked.full_rewards,
         episodes=picked.views(),
         evaluations=side_by_side(scores) if scores else None,
+        loop=gather_loop(run_path),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from markupsafe import Markup
 
 from agentomnia.report.figures import FIGURES
 from agentomnia.report.gather import Report, gather
+from agentomnia.report.loop_figures import LOOP_FIGURES
 from agentomnia.synthesis.environments.package import write_text
 
 FILE = "report.html"
@@ -41,6 +43,16 @@ def write_report(run_path: Path) -> Path:
 
 def render(report: Report) -> str:
     """The page of what was gathered."""
+    style, script = _asset("style.css") + _asset("loop.css"), _asset("script.js")
+    page = _environment().get_template("report.html.j2")
+    return page.render(
+        report=report, style=Markup(style), script=Markup(script), style_hash=_hash(style), script_hash=_hash(script)
+    )
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    """The templates, compiled once in a process."""
     environment = Environment(
         loader=PackageLoader("agentomnia.report"),
         autoescape=True,
@@ -50,11 +62,9 @@ def render(report: Report) -> str:
         keep_trailing_newline=True,
     )
     environment.globals.update(FIGURES)
-    environment.filters.update(number=number, decimal=decimal, percent=percent, plural=plural, span=span)
-    style, script = _asset("style.css"), _asset("script.js")
-    return environment.get_template("report.html.j2").render(
-        report=report, style=Markup(style), script=Markup(script), style_hash=_hash(style), script_hash=_hash(script)
-    )
+    environment.globals.update(LOOP_FIGURES)
+    environment.filters.update(number=number, decimal=decimal, percent=percent, plural=plural, span=span, points=points)
+    return environment
 
 
 def _asset(name: str) -> str:
@@ -86,6 +96,14 @@ def percent(share: float | None) -> str:
 def span(interval: tuple[float, float]) -> str:
     """An interval of shares, in per cent."""
     return f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"
+
+
+def points(difference: float | None) -> str:
+    """A difference of two shares in points of per cent, with its sign; no difference is a dash."""
+    if difference is None:
+        return "–"
+    shown = round(100 * difference, 1)
+    return f"{'+' if shown > 0 else '−' if shown < 0 else '±'}{abs(shown):.1f}"
 
 
 def plural(count: int, noun: str, many: str = "") -> str:
