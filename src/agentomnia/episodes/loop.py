@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from agentomnia.environment.instance import Instance
@@ -51,17 +50,119 @@ class Stage:
     policies: tuple[str, ...] = ()
 
 
-@dataclass
-class _Record:
-    messages: list[Message]
-    steps: list[Step] = field(default_factory=list)
-    streak: int = 0
+class Episode:
+    """One episode without its agent: takes the agent's messages, gives back what follows.
+
+    Who answers, one agent over a network or a policy that plays many episodes at once, is the caller's matter.
+    """
+
+    def __init__(self, stage: Stage, instance: Instance, limits: Limits | None = None) -> None:
+        """Begin with the system prompt and the query.
+
+        Args:
+            stage: the task and where it takes place.
+            instance: an instance of the stage's environment at its initial state.
+            limits: when to cut off.
+        """
+        self.stage, self.instance, self.limits = stage, instance, limits or Limits()
+        self.messages = [
+            Message(role="system", content=system_prompt(stage)),
+            Message(role="user", content=stage.task.query),
+        ]
+        self.steps: list[Step] = []
+        self.stop: StopReason | None = None
+        """Why the episode is over; `None` while it goes on."""
+        self._problem: str | None = None
+        self._exposed = frozenset(stage.task.tools or stage.program.tools)
+        self._turns = 0
+        self._refused = 0
+        self._initial = instance.digest()
+
+    def take(self, message: Message) -> tuple[Message, ...]:
+        """Take the agent's message and make its calls, in call order.
+
+        Returns:
+            The observations; the episode is over where `stop` is set.
+        """
+        self.messages.append(message)
+        self._turns += 1
+        before = len(self.messages)
+        if not message.tool_calls:
+            self.stop = "completed"
+        for call in message.tool_calls:
+            self._answer(call)
+            if self.stop is not None:
+                break
+        if self.stop is None and self._turns >= self.limits.turns:
+            self.stop = "max_turns"
+        return tuple(self.messages[before:])
+
+    def abandon(self, stop: StopReason, problem: str) -> None:
+        """End the episode for a reason outside it: no answer came, or none that can be read."""
+        self.stop, self._problem = stop, problem
+
+    def _answer(self, call: ToolCall) -> None:
+        """Make one call and append what the agent sees of it."""
+        arguments, error, answer = _refusal(call, self._exposed)
+        if answer is None:
+            try:
+                answer = self.instance.call(call.name, arguments or {})
+            except EnvironmentFault as fault:
+                self.abandon("environment_fault", str(fault))
+                return
+            error = None if answer["ok"] else answer["error"]["code"]
+        self._refused = 0 if answer["ok"] else self._refused + 1
+        ok, state = bool(answer["ok"]), self.instance.digest()
+        self.steps.append(Step(call_id=call.id, tool=call.name, arguments=arguments, ok=ok, error=error, digest=state))
+        shown = _shortened(answer, self.limits.observation_characters)
+        self.messages.append(Message.tool_result(call.id, shown, name=call.name))
+        if len(self.steps) >= self.limits.tool_calls:
+            self.stop = "max_tool_calls"
+        elif self._refused >= self.limits.invalid_streak:
+            self.stop = "invalid_streak"
+
+    def trajectory(self, agent: str, seed: int = 0) -> Trajectory:
+        """The finished episode, graded; `reward` is `None` where it says nothing about the agent."""
+        assert self.stop is not None, "the episode goes on"
+        reward, owner, failures = self._judge()
+        task = self.stage.task
+        return Trajectory(
+            id=f"{task.id}-{agent}-{seed}-{digest([m.to_wire() for m in self.messages])[:8]}",
+            task=task.id,
+            environment=task.environment,
+            state=task.state,
+            agent=agent,
+            seed=seed,
+            coordinate=task.coordinate,
+            tools=tuple(tool_list(self.stage)),
+            messages=tuple(self.messages),
+            steps=tuple(self.steps),
+            stop_reason=self.stop,
+            reward=reward,
+            failure_owner=owner,
+            failures=failures,
+            initial_digest=self._initial,
+        )
+
+    def _judge(self) -> tuple[float | None, Owner | None, tuple[str, ...]]:
+        if self.stop == "infrastructure_error":
+            return None, "infrastructure", (self._problem or "",)
+        if self.stop == "environment_fault":
+            return None, "environment", (self._problem or "",)
+        if self.stop == "model_output_error":
+            return 0.0, "agent", (self._problem or "",)
+        last = self.messages[-1]
+        text = last.content or "" if last.role == "assistant" else ""
+        result = grade(self.stage.private.criterion, self.stage.state, self.instance.live_state, text)
+        cut_off = () if self.stop == "completed" else (f"stopped by {self.stop}",)
+        reward = result.reward if self.stop == "completed" else 0.0
+        return reward, None if reward == 1.0 else "agent", (*cut_off, *result.failures)
 
 
 async def run_episode(
     stage: Stage, agent: Agent, instance: Instance, *, seed: int = 0, limits: Limits | None = None
 ) -> Trajectory:
-    """Run one episode and grade it.
+    """Run one episode with one agent, and grade it.
 
     Args:
         stage: the task and where it takes place.
@@ -73,30 +174,19 @@ async def run_episode(
     Returns:
         The trajectory, graded; `reward` is `None` where the episode says nothing about the agent.
     """
-    tools = tool_list(stage)
-    record = _Record(
-        [Message(role="system", content=system_prompt(stage)), Message(role="user", content=stage.task.query)]
-    )
-    initial = instance.digest()
-    stop, problem = await _converse(record, agent, instance, tools, limits or Limits())
-    reward, owner, failures = _judge(stage, instance, record, stop, problem)
-    return Trajectory(
-        id=f"{stage.task.id}-{agent.name}-{seed}-{digest([m.to_wire() for m in record.messages])[:8]}",
-        task=stage.task.id,
-        environment=stage.task.environment,
-        state=stage.task.state,
-        agent=agent.name,
-        seed=seed,
-        coordinate=stage.task.coordinate,
-        tools=tuple(tools),
-        messages=tuple(record.messages),
-        steps=tuple(record.steps),
-        stop_reason=stop,
-        reward=reward,
-        failure_owner=owner,
-        failures=failures,
-        initial_digest=initial,
-    )
+    episode = Episode(stage, instance, limits)
+    # the agent's own copy: what it does to the tools reaches neither record nor program
+    shown = copy.deepcopy(tool_list(stage))
+    while episode.stop is None:
+        try:
+            message = await agent.respond(tuple(episode.messages), shown)
+        except ModelOutputError as error:
+            episode.abandon("model_output_error", str(error))
+        except InfrastructureError as error:
+            episode.abandon("infrastructure_error", str(error))
+        else:
+            episode.take(message)
+    return episode.trajectory(agent.name, seed)
 
 
 def tool_list(stage: Stage) -> list[dict[str, Any]]:
@@ -123,66 +213,16 @@ def system_prompt(stage: Stage) -> str:
     return "\n".join(lines)
 
 
-async def _converse(
-    record: _Record, agent: Agent, instance: Instance, tools: Sequence[dict[str, Any]], limits: Limits
-) -> tuple[StopReason, str | None]:
-    exposed = {t["function"]["name"] for t in tools}
-    shown = copy.deepcopy(list(tools))  # the agent's own: what it does to them reaches neither record nor program
-    for _ in range(limits.turns):
-        try:
-            message = await agent.respond(tuple(record.messages), shown)
-        except ModelOutputError as error:
-            return "model_output_error", str(error)
-        except InfrastructureError as error:
-            return "infrastructure_error", str(error)
-        record.messages.append(message)
-        if not message.tool_calls:
-            return "completed", None
-        for call in message.tool_calls:
-            try:
-                _answer_call(record, call, instance, exposed, limits)
-            except EnvironmentFault as error:
-                return "environment_fault", str(error)
-            if len(record.steps) >= limits.tool_calls:
-                return "max_tool_calls", None
-            if record.streak >= limits.invalid_streak:
-                return "invalid_streak", None
-    return "max_turns", None
-
-
-def _answer_call(record: _Record, call: ToolCall, instance: Instance, exposed: set[str], limits: Limits) -> None:
-    """Make one call and append what the agent sees of it."""
-    arguments: dict[str, Any] | None = None
-    error: str | None = None
+def _refusal(call: ToolCall, exposed: frozenset[str]) -> tuple[dict[str, Any] | None, str | None, Result | None]:
+    """A call's arguments, and why it never reaches the environment: the error's name and the answer to it."""
     try:
         arguments = call.parse_arguments()
     except ModelOutputError as fault:
-        error, answer = (
-            "malformed_arguments",
-            failure("invalid_argument", str(fault), "Give one JSON object."),
-        )
-    if error is None and call.name not in exposed:
-        error, answer = (
-            "unknown_tool",
-            failure("not_found", f"There is no tool {call.name!r}.", "Use a listed tool."),
-        )
-    if error is None:
-        answer = instance.call(call.name, arguments or {})
-        error = None if answer["ok"] else answer["error"]["code"]
-    record.streak = 0 if answer["ok"] else record.streak + 1
-    record.steps.append(
-        Step(
-            call_id=call.id,
-            tool=call.name,
-            arguments=arguments,
-            ok=bool(answer["ok"]),
-            error=error,
-            digest=instance.digest(),
-        )
-    )
-    record.messages.append(
-        Message.tool_result(call.id, _shortened(answer, limits.observation_characters), name=call.name)
-    )
+        return None, "malformed_arguments", failure("invalid_argument", str(fault), "Give one JSON object.")
+    if call.name not in exposed:
+        answer = failure("not_found", f"There is no tool {call.name!r}.", "Use a listed tool.")
+        return arguments, "unknown_tool", answer
+    return arguments, None, None
 
 
 def _shortened(answer: Result, limit: int) -> Result:
@@ -205,20 +245,3 @@ def _shortened(answer: Result, limit: int) -> Result:
                 return shortened
     start = text[: max(0, limit // 2 - 40)]  # quoting doubles it at most
     return {"ok": answer["ok"], "cut": f"{len(text)} characters in full", "start": start}
-
-
-def _judge(
-    stage: Stage, instance: Instance, record: _Record, stop: StopReason, problem: str | None
-) -> tuple[float | None, Owner | None, tuple[str, ...]]:
-    if stop == "infrastructure_error":
-        return None, "infrastructure", (problem or "",)
-    if stop == "environment_fault":
-        return None, "environment", (problem or "",)
-    if stop == "model_output_error":
-        return 0.0, "agent", (problem or "",)
-    last = record.messages[-1]
-    text = last.content or "" if last.role == "assistant" else ""
-    result = grade(stage.private.criterion, stage.state, instance.live_state, text)
-    cut_off = () if stop == "completed" else (f"stopped by {stop}",)
-    reward = result.reward if stop == "completed" else 0.0
-    return reward, None if reward == 1.0 else "agent", (*cut_off, *result.failures)
