@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agentomnia.cli import card, check, demo, importing, synth, taxonomy
+from agentomnia.cli import card, check, demo, diagnose, importing, prd, synth, taxonomy
 from agentomnia.errors import OmniaError
 
 app = typer.Typer(
@@ -18,11 +18,13 @@ app = typer.Typer(
 app.add_typer(taxonomy.app, name="taxonomy")
 app.add_typer(card.app, name="card")
 app.add_typer(synth.app, name="synth")
+app.add_typer(prd.app, name="prd")
 app.add_typer(importing.app, name="import")
 app.command()(check.validate)
 app.command(name="eval")(check.evaluate)
 app.command()(check.export)
 app.command()(check.report)
+app.command()(diagnose.diagnose)
 app.command()(demo.demo)
 
 

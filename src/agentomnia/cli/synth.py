@@ -75,18 +75,30 @@ def tasks(
 
 
 @app.command()
-def trajectories(out: Out = DEFAULT_OUT, seed: Seed = 0, jobs: Jobs = DEFAULT_JOBS, json_output: Json = False) -> None:
-    """Play the reference of every task and keep what earns the full reward."""
+def trajectories(
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            "--teacher", help="builtin (reasons, checked for quality) or scripted. Default: the run's, else builtin."
+        ),
+    ] = None,
+    out: Out = DEFAULT_OUT,
+    seed: Seed = 0,
+    jobs: Jobs = DEFAULT_JOBS,
+    json_output: Json = False,
+) -> None:
+    """Play the reference of every task and keep what earns the full reward and passes the quality checks."""
     from time import perf_counter
 
-    from agentomnia.runs.episodes import make_references
+    from agentomnia.runs.episodes import make_references, reference_player
     from agentomnia.runs.run import Run
 
     started = perf_counter()
     with Run(out) as run:
         run.require("tasks", "omnia synth tasks")
-        run.configure("trajectories", {"agent": "scripted", "seed": seed})
-        report = make_references(run, jobs)
+        player = reference_player(run, teacher)
+        run.configure("trajectories", {"agent": player, "seed": seed})
+        report = make_references(run, jobs, player, seed)
         run.write_manifest()
     _finish("trajectories", report, perf_counter() - started, out, json_output)
 

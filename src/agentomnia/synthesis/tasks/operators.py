@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
@@ -62,7 +62,14 @@ class Site:
         return found
 
 
-def enrich(spec: EnvironmentSpec, maker: StateMaker, state: State, rng: Random, rounds: int = 14) -> list[Enrichment]:
+def enrich(
+    spec: EnvironmentSpec,
+    maker: StateMaker,
+    state: State,
+    rng: Random,
+    rounds: int = 14,
+    only: Sequence[Operator] = (),
+) -> list[Enrichment]:
     """Apply random operators to random records of a state, in place.
 
     Args:
@@ -71,6 +78,7 @@ def enrich(spec: EnvironmentSpec, maker: StateMaker, state: State, rng: Random, 
         state: a valid state; it stays valid.
         rng: draws operators and records.
         rounds: how many additions to try.
+        only: the operators to draw from; all of them when empty.
 
     Returns:
         What was added.
@@ -81,7 +89,9 @@ def enrich(spec: EnvironmentSpec, maker: StateMaker, state: State, rng: Random, 
         entity = rng.choice(eligible)
         keys = list(state[entity.plural])
         if keys:
-            done = apply_operator(rng.choice(OPERATORS), Site(spec, maker, state, entity, rng.choice(keys), rng))
+            done = apply_operator(
+                rng.choice(only or OPERATORS), Site(spec, maker, state, entity, rng.choice(keys), rng)
+            )
             log += [done] if done is not None else []
     return log
 

@@ -81,18 +81,32 @@ def _relation_weight(graph: ToolGraph, upstream: str, downstream: str) -> float:
 
 
 def sample_groups(
-    spec: EnvironmentSpec, graph: ToolGraph, rng: Random, profile: GroupProfile = STANDARD
+    spec: EnvironmentSpec,
+    graph: ToolGraph,
+    rng: Random,
+    profile: GroupProfile = STANDARD,
+    focus: frozenset[str] = frozenset(),
 ) -> Iterator[ToolGroup]:
     """Endless groups, no two with more than `MAXIMUM_JACCARD` of their tools in common while that lasts.
 
     The limit is relaxed step by step once an environment's groups are used up, so that the iterator goes on.
+
+    Args:
+        spec: the environment.
+        graph: its dependency graph.
+        rng: draws chains and scattered tools.
+        profile: how large groups are.
+        focus: tools that every group is about (paper, section 6.2): it begins with a short chain that has one of them,
+            and scatters one of those that read. Names that the environment lacks are passed over.
     """
     pool = chain_pool(spec, graph, profile, rng)
+    leading = _leading_chains(spec, graph, focus)
+    asked = [t.name for t in spec.tools if t.kind == "query" and t.name in focus]
     queries = [t.name for t in spec.tools if t.kind == "query"]
     retained: list[frozenset[str]] = []
     limit, refused = MAXIMUM_JACCARD, 0
     while pool:
-        group = _draw_group(pool, queries, profile, rng)
+        group = _focused(_draw_group(pool, queries, profile, rng), leading, asked, rng)
         if any(_jaccard(group.tools, other) > limit for other in retained):
             refused += 1
             if refused > 50:
@@ -108,6 +122,34 @@ def _draw_group(pool: list[tuple[str, ...]], queries: list[str], profile: GroupP
     spare = [q for q in queries if q not in used]
     scattered = rng.sample(spare, min(len(spare), rng.randint(*profile.scattered)))
     return ToolGroup(tuple(chains), tuple(scattered))
+
+
+def _leading_chains(spec: EnvironmentSpec, graph: ToolGraph, focus: frozenset[str]) -> list[tuple[str, ...]]:
+    """Short chains about the focus tools: one that modifies behind the reader that prepares it best, one that reads
+    before each change that it prepares as well as any."""
+    found = []
+    for tool in spec.tools:
+        if tool.name not in focus:
+            continue
+        if tool.kind == "modify":
+            before = [n for n in graph.graph.predecessors(tool.name) if spec.tool(n).kind == "query"]
+            best = sorted(before, key=lambda n: (-_relation_weight(graph, n, tool.name), n))
+            found.append((*best[:1], tool.name))
+        else:
+            after = [n for n in graph.successors(tool.name) if spec.tool(n).kind == "modify"]
+            weights = {n: _relation_weight(graph, tool.name, n) for n in after}
+            found += [(tool.name, n) for n in after if weights[n] == max(weights.values())]
+    return found
+
+
+def _focused(group: ToolGroup, leading: list[tuple[str, ...]], asked: list[str], rng: Random) -> ToolGroup:
+    """The group with a leading chain in the place of its last one, and a focus reader among its scattered tools."""
+    chains, scattered = group.chains, group.scattered
+    if leading:
+        chains = (rng.choice(leading), *chains[:-1])
+    if asked:
+        scattered = (rng.choice(asked), *scattered[1:])
+    return ToolGroup(chains, scattered)
 
 
 def _jaccard(left: frozenset[str], right: frozenset[str]) -> float:
