@@ -32,11 +32,13 @@ from agentomnia.environment.state import State, pack, unpack
 from agentomnia.runs.environments import card_items, make_environments, worker_replayer
 from agentomnia.runs.episodes import make_references, read_tasks
 from agentomnia.runs.run import Run
-from agentomnia.runs.tasks import make_tasks
+from agentomnia.runs.tasks import TaskItem, make_task_items, make_tasks
 from agentomnia.synthesis.environments.author import BuiltinAuthor, VerifiedEnvironment, verify_draft
 from agentomnia.synthesis.environments.compiler import build_program
 from agentomnia.synthesis.environments.package import load_package
 from agentomnia.synthesis.environments.states import StateMaker
+from agentomnia.synthesis.tasks.dag.generate import DagProfile
+from agentomnia.synthesis.tasks.exposure import Exposure
 from agentomnia.synthesis.tasks.gate import Evaluated
 
 DOMAINS = (10006, 20014)
@@ -87,8 +89,8 @@ def make_small_run(path: Path, jobs: int = 1, per_environment: int = TASKS_PER_E
         make_environments(run, card_items(DOMAINS, 1, SEED), jobs)
         run.configure("tasks", {"per_environment": per_environment, "seed": SEED})
         make_tasks(run, per_environment, SEED, jobs)
-        run.configure("trajectories", {"agent": "scripted", "seed": SEED})
-        make_references(run, jobs)
+        run.configure("trajectories", {"agent": "teacher", "seed": SEED})
+        make_references(run, jobs, "teacher", SEED)
         run.write_manifest()
 
 
@@ -121,6 +123,36 @@ def run_copy(finished_run: Path, tmp_path: Path) -> Callable[[], Path]:
         return target
 
     return copy
+
+
+SHORT_TASKS = DagProfile(most_goals=1, most_questions=1, question_share=0.15, only_questions=0.15)
+LONG_TASKS = DagProfile(most_goals=2, most_questions=1, question_share=0.4, only_questions=0.0)
+
+
+def make_policy_run(path: Path, environments: Path) -> None:
+    """Tasks that a policy with a short context can see whole, with the teacher's trajectories."""
+    path.mkdir()
+    shutil.copytree(environments / "environments", path / "environments")
+    shutil.copy(environments / "environments.jsonl", path)
+    items = [
+        TaskItem(
+            folder, 3, f"{folder.name}/{suite}", f"{folder.name}/{suite}", f"{suite}-", profile=profile,
+            exposure=Exposure(4, 6), suite=suite, scale=0.3,
+        )
+        for folder in sorted((path / "environments").iterdir())
+        for suite, profile in (("sft", SHORT_TASKS), ("rl", LONG_TASKS))
+    ]  # fmt: skip
+    with Run(path) as run:
+        make_task_items(run, "tasks", items, 1)
+        make_references(run, 1, "teacher")
+
+
+@pytest.fixture(scope="session")
+def policy_run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run to train a policy in: suites `sft` and `rl`. Read it; copy it to change it."""
+    path = tmp_path_factory.mktemp("policy") / "run"
+    make_policy_run(path, finished_run)
+    return path
 
 
 def evaluated_tasks(run: Path) -> list[Evaluated]:

@@ -70,14 +70,21 @@ def environment_settings(domains: Sequence[int], files: Sequence[Path], per_doma
     return {"domains": list(domains), "files": named, "per_domain": per_domain, "seed": seed}
 
 
-def make_environments(run: Run, items: Sequence[EnvironmentItem], jobs: int) -> StageReport:
-    """Make, verify and write every item; what fails is counted by reason and kept in `rejected.jsonl`."""
-    finished = run.finished("environments")
+def make_environments(run: Run, items: Sequence[EnvironmentItem], jobs: int, name: str = "environments") -> StageReport:
+    """Make, verify and write every item; what fails is counted by reason and kept in `rejected.jsonl`.
+
+    Args:
+        run: where the packages go.
+        items: what to make.
+        jobs: processes.
+        name: of the stage; a later round has its own and adds to the same files.
+    """
+    finished = run.finished(name)
     if finished is not None:
         return finished
-    stage = run.stage("environments", FILES)
+    stage = run.stage(name, FILES)
     left = [i for i in items if i.name not in stage.done]
-    with progress("environments", len(items), len(items) - len(left)) as advance:
+    with progress(name, len(items), len(items) - len(left)) as advance:
         for result in in_order(_make, left, jobs):
             environment = result.environment
             if environment is not None and environment.verification.passed:
@@ -90,7 +97,7 @@ def make_environments(run: Run, items: Sequence[EnvironmentItem], jobs: int) -> 
             else:
                 reason, evidence = _reason(result)
                 row = {
-                    "stage": "environments",
+                    "stage": name,
                     "item": result.item.name,
                     "reason": reason,
                     "evidence": evidence,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from agentomnia.environment.instance import Instance
 from agentomnia.episodes.agent import (
@@ -27,10 +27,15 @@ from agentomnia.evaluation.summary import Summary, summarize
 from agentomnia.llm.client import ChatClient, ModelEndpoint
 from agentomnia.runs.parallel import in_order, progress
 from agentomnia.runs.rows import read_rows
-from agentomnia.runs.run import Run, StageReport
+from agentomnia.runs.run import Run, StageReport, read_jsonl
 from agentomnia.synthesis.environments.package import Package, load_package, write_text
+from agentomnia.synthesis.trajectories.quality import QualityFinding, check_quality
+from agentomnia.synthesis.trajectories.teacher import TeacherAgent
 from agentomnia.task.task import PrivateTask, Task
 from agentomnia.task.trajectory import Trajectory
+
+ReferencePlayer = Literal["teacher", "scripted"]
+"""Who plays the references: the teacher reasons and is checked for quality, the scripted agent only calls."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def _episode(item: EpisodeItem) -> dict[str, Any]:
 
     async def play() -> Trajectory:
         if item.endpoint is None:
-            return await run_episode(stage, _offline_agent(item, instance), instance, seed=item.seed)
+            return await run_episode(stage, _offline_agent(item, package, instance), instance, seed=item.seed)
         from agentomnia.llm.ledger import Ledger
 
         ledger = Ledger(item.ledger) if item.ledger is not None else None
@@ -91,7 +96,7 @@ def _episode(item: EpisodeItem) -> dict[str, Any]:
     return anyio.run(play).to_json()
 
 
-def _offline_agent(item: EpisodeItem, instance: Instance) -> Agent:
+def _offline_agent(item: EpisodeItem, package: Package, instance: Instance) -> Agent:
     match item.agent:
         case "null":
             return NullAgent()
@@ -102,32 +107,83 @@ def _offline_agent(item: EpisodeItem, instance: Instance) -> Agent:
             return RandomAgent(instance, rng, calls=max(4, len(item.private.calls)))
         case "scripted":
             return ScriptedAgent(item.private)
-    raise InputError(f"there is no agent {item.agent!r}; use null, apology, random, scripted or chat")
+        case "teacher":
+            return TeacherAgent(item.task, item.private, package.spec, item.seed)
+    raise InputError(f"there is no agent {item.agent!r}; use null, apology, random, scripted, teacher or chat")
 
 
-def make_references(run: Run, jobs: int) -> StageReport:
-    """Reference trajectories: the scripted agent on every task; only full rewards are kept."""
-    finished = run.finished("trajectories")
+def reference_player(run: Run, teacher: str | None) -> ReferencePlayer:
+    """Who plays the references: the teacher asked for, else the one that the run began with, else the builtin.
+
+    Raises:
+        InputError: there is no such teacher.
+    """
+    chosen = teacher
+    if chosen is None:
+        chosen = "scripted" if run.config().get("trajectories", {}).get("agent") == "scripted" else "builtin"
+    if chosen not in ("builtin", "scripted"):
+        raise InputError(f"there is no teacher {chosen!r}; use builtin or scripted")
+    return "teacher" if chosen == "builtin" else "scripted"
+
+
+def make_references(
+    run: Run,
+    jobs: int,
+    player: ReferencePlayer = "scripted",
+    seed: int = 0,
+    *,
+    name: str = "trajectories",
+    suites: Sequence[str] = (),
+) -> StageReport:
+    """Reference trajectories of every task; only those of full reward, and clean where they reason, are kept.
+
+    Args:
+        run: the run; rejections go to its `rejected.jsonl` with the check and the evidence.
+        jobs: processes.
+        player: who plays.
+        seed: varies the teacher's words.
+        name: of the stage; a later round has its own and adds to the same file.
+        suites: suites of `splits.jsonl` whose tasks are played; every task when empty.
+    """
+    finished = run.finished(name)
     if finished is not None:
         return finished
-    stage = run.stage("trajectories", ("trajectories.jsonl", "rejected.jsonl"))
-    items = [EpisodeItem(run.path / "environments", t, p, "scripted", 0) for t, p in read_tasks(run.path)]
+    stage = run.stage(name, ("trajectories.jsonl", "rejected.jsonl"))
+    rows = read_jsonl(run.path / "splits.jsonl") if suites else ()
+    wanted = {row["task"] for row in rows if row["suite"] in suites}
+    chosen = ((t, p) for t, p in read_tasks(run.path) if not suites or t.id in wanted)
+    items = [EpisodeItem(run.path / "environments", t, p, player, seed) for t, p in chosen]
     left = [i for i in items if i.task.id not in stage.done]
-    with progress("trajectories", len(items), len(items) - len(left)) as advance:
-        for item, row in zip(left, in_order(_episode, left, jobs)):
-            if row.get("reward") == 1.0:
+    with progress(name, len(items), len(items) - len(left)) as advance:
+        for item, (row, findings) in zip(left, in_order(_reference, left, jobs)):
+            rejection = _rejection(item, row, findings)
+            if rejection is None:
                 stage.commit(item.task.id, {"trajectories.jsonl": [row]}, 1, ())
             else:
-                reason = f"reference stopped by {row['stop_reason']}"
-                rejection = {
-                    "stage": "trajectories",
-                    "item": item.task.id,
-                    "reason": reason,
-                    "evidence": "; ".join(row.get("failures", ())),
-                }
-                stage.commit(item.task.id, {"rejected.jsonl": [rejection]}, 0, (reason,))
+                stage.commit(item.task.id, {"rejected.jsonl": [rejection]}, 0, (rejection["reason"],))
             advance(f"{stage.report.kept} kept")
     return stage.end()
+
+
+def _reference(item: EpisodeItem) -> tuple[dict[str, Any], list[QualityFinding]]:
+    """One reference episode with its quality findings, in a worker process."""
+    row = _episode(item)
+    if item.agent != "teacher" or row.get("reward") != 1.0:
+        return row, []
+    spec = package_of(item.environments, item.task.environment).spec
+    return row, list(check_quality(Trajectory.model_validate(row), item.task, spec))
+
+
+def _rejection(item: EpisodeItem, row: dict[str, Any], findings: list[QualityFinding]) -> dict[str, Any] | None:
+    """Why a reference trajectory is not kept, as a row; `None` where it is."""
+    if row.get("reward") != 1.0:
+        reason, evidence = f"reference stopped by {row['stop_reason']}", "; ".join(row.get("failures", ()))
+    elif findings:
+        reason = f"quality: {findings[0].check}"
+        evidence = "; ".join(f"message {f.message}: {f.evidence}" for f in findings[:5])
+    else:
+        return None
+    return {"stage": "trajectories", "item": item.task.id, "reason": reason, "evidence": evidence}
 
 
 def evaluate(

@@ -9,12 +9,17 @@ from typing import Any
 
 from agentomnia.errors import InputError
 from agentomnia.export.openai import openai_row
+from agentomnia.export.sft import qwen3_sft_row
 from agentomnia.export.trl import trl_sft_row
 from agentomnia.runs.rows import read_rows
 from agentomnia.synthesis.environments.package import write_text
 from agentomnia.task.trajectory import Trajectory
 
-TARGETS: dict[str, Callable[[Trajectory], dict[str, Any]]] = {"trl": trl_sft_row, "openai": openai_row}
+TARGETS: dict[str, Callable[[Trajectory], dict[str, Any]]] = {
+    "trl": trl_sft_row,
+    "openai": openai_row,
+    "qwen3-sft": qwen3_sft_row,
+}
 
 
 def export_trajectories(run_path: Path, target: str) -> tuple[Path, int]:

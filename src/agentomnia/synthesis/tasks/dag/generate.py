@@ -39,6 +39,12 @@ class DagProfile:
     """How many of the tasks with goals also ask something."""
     only_questions: float = 0.12
     """How many tasks change nothing and only ask."""
+    repertoire: frozenset[str] = frozenset()
+    """Tools that goals and questions may be about; any when empty. Readers that find records are always allowed."""
+
+    def allows(self, tool: str) -> bool:
+        """Whether a goal or a question may be about a tool."""
+        return not self.repertoire or tool in self.repertoire
 
 
 STANDARD_PROFILE = DagProfile()
@@ -121,7 +127,8 @@ class _Generation:
         for chain in self.group.chains:
             for name in chain:
                 tool = self.spec.tool(name)
-                if tool.kind == "modify" and len(search.goals) < wanted and askable(self.spec, tool):
+                wants = tool.kind == "modify" and self.profile.allows(name) and len(search.goals) < wanted
+                if wants and askable(self.spec, tool):
                     search.add(tool)
         return search
 
@@ -235,7 +242,7 @@ class _Generation:
     def _ask(self, grounder: Grounder, goals: list[Goal]) -> list[Question]:
         if goals and self.rng.random() >= self.profile.question_share:
             return []
-        queries = [t for t in self.spec.tools if t.kind == "query"]
+        queries = [t for t in self.spec.tools if t.kind == "query" and self.profile.allows(t.name)]
         self.rng.shuffle(queries)
         queries.sort(key=lambda t: t.name not in self.group.tools)
         questions: list[Question] = []

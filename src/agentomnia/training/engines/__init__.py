@@ -1,0 +1,1 @@
+"""Engines that train a policy: `local` on one machine."""
