@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -12,13 +13,14 @@ from agentomnia.cli.options import DEFAULT_JOBS, Jobs, Json, Out, Seed, print_js
 def demo(
     out: Out = Path("runs/demo"),
     seed: Seed = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the size: shows that it runs.")] = False,
     jobs: Jobs = DEFAULT_JOBS,
     json_output: Json = False,
 ) -> None:
-    """Cards and an API file to environments, tasks, gates, episodes of the agents, exports and a report."""
+    """The whole loop: environments, tasks, gates, teacher, SFT, RL, diagnosis, PRDs, a second round, a report."""
     from agentomnia.runs.demo import run_demo
 
-    outcome = run_demo(out, seed, jobs)
+    outcome = run_demo(out, seed, jobs, quick)
     if json_output:
         print_json(outcome.to_json())
     else:

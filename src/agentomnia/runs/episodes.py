@@ -186,6 +186,14 @@ def _rejection(item: EpisodeItem, row: dict[str, Any], findings: list[QualityFin
     return {"stage": "trajectories", "item": item.task.id, "reason": reason, "evidence": evidence}
 
 
+def _of_suite(run: Run, suite: str | None) -> Iterator[tuple[Task, PrivateTask]]:
+    """The tasks of a suite of `splits.jsonl`, or every task."""
+    if suite is None:
+        return read_tasks(run.path)
+    wanted = {row["task"] for row in read_jsonl(run.path / "splits.jsonl") if row["suite"] == suite}
+    return ((t, p) for t, p in read_tasks(run.path) if t.id in wanted)
+
+
 def evaluate(
     run: Run,
     agent: str,
@@ -195,9 +203,10 @@ def evaluate(
     endpoint: ModelEndpoint | None = None,
     name: str | None = None,
     most: int | None = None,
+    suite: str | None = None,
     ledger: bool = True,
 ) -> Summary:
-    """Run an agent over every task of a run, or the first `most`, and summarise.
+    """Run an agent over every task of a run, the first `most`, or those of a suite, and summarise.
 
     Results go to `evaluations/NAME/results.jsonl`, the summary beside them; model calls to `ledger.sqlite` unless
     `ledger` is off.
@@ -208,7 +217,7 @@ def evaluate(
     ledger_path = run.path / "ledger.sqlite" if endpoint is not None and ledger else None
     items = [
         EpisodeItem(run.path / "environments", t, p, agent, seed, endpoint, ledger_path)
-        for t, p in islice(read_tasks(run.path), most)
+        for t, p in islice(_of_suite(run, suite), most)
     ]
     left = [i for i in items if i.task.id not in stage.done]
     if left and run.finished(stage.name) is None:

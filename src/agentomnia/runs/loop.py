@@ -1,8 +1,9 @@
 """The loop: synthesis, teacher, SFT, reinforcement learning, evaluation, diagnosis, PRDs, and a second round.
 
 Three kinds of domains. *Training* domains give the base distribution. *Target* domains are evaluated from the
-beginning but trained in no first round: the diagnosis finds what fails there, and PRDs may aim at it. *External* domains are
-seen in no round, the diagnosis included; they show what transfers. All judged tasks stand on initial states of their own.
+beginning but not trained in the first round: the diagnosis finds what fails there, and PRDs may aim at it. *External*
+domains are seen in no round, nor by the diagnosis; they show what transfers. All judged tasks stand on initial states
+of their own.
 
     suite             domains            what for
     sft               training           the teacher's demonstrations
@@ -26,6 +27,7 @@ from agentomnia.evaluation.summary import Summary
 from agentomnia.evolution.alignment import kl, level1_counts
 from agentomnia.evolution.guidance import SynthesisOrder, plan
 from agentomnia.runs.environments import EnvironmentItem, card_items, make_environments
+from agentomnia.runs.episodes import evaluate as floor_score
 from agentomnia.runs.episodes import make_references
 from agentomnia.runs.evolution import diagnose_evaluation, read_prds
 from agentomnia.runs.run import Run, read_jsonl
@@ -73,11 +75,12 @@ class Domains:
     target: tuple[int, ...] = (10058, 30056)
     external: tuple[int, ...] = (20137, 20064, 30038)
 
-    def role(self, domain: int) -> Role:
-        """What a domain is for."""
-        if domain in self.training:
-            return "training"
-        return "target" if domain in self.target else "external"
+    def role(self, domain: int) -> Role | None:
+        """What a domain is for; `None` where the loop has no use for it."""
+        roles: tuple[tuple[Role, tuple[int, ...]], ...] = (
+            ("training", self.training), ("target", self.target), ("external", self.external),
+        )  # fmt: skip
+        return next((role for role, domains in roles if domain in domains), None)
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -116,7 +119,7 @@ def task_items(run: Run, domains: Domains, sizes: LoopSizes, seed: int) -> list[
     """The items of the task stage: for each environment and suite, short and long tasks."""
     items = []
     for row in read_jsonl(run.path / "environments.jsonl"):
-        role = domains.role(row["domains"][0])
+        role = domains.role(row["domains"][0]) if row["lineage"]["kind"] == "card" else None
         for suite in sizes.suites:
             if role not in suite.roles:
                 continue
@@ -175,6 +178,10 @@ class LoopSettings:
         """Tokens of an episode at most."""
         return self.rl.context
 
+    def to_config(self) -> dict[str, str]:
+        """The settings as a section of `config.toml`, one text for each part."""
+        return {name: repr(value) for name, value in vars(self).items()}
+
 
 @dataclass(frozen=True)
 class LoopOutcome:
@@ -201,6 +208,8 @@ def run_loop(run: Run, settings: LoopSettings, seed: int, jobs: int) -> LoopOutc
     synthesize(run, settings, seed, jobs)
     site = training_site(run, settings, seed, jobs)
     train_round_one(site, settings)
+    for floor in FLOORS:
+        floor_score(run, floor, name=f"{floor}@held_out", suite="held_out", seed=seed, jobs=jobs)
     scores = {policy: judge(site, policy, settings) for policy in ("base", "sft", "rl")}
     rescued, arms = compare_curriculum(site, settings)
     evaluate(site, "rl", "diagnosis", settings)
@@ -215,9 +224,9 @@ def run_loop(run: Run, settings: LoopSettings, seed: int, jobs: int) -> LoopOutc
 def synthesize(run: Run, settings: LoopSettings, seed: int, jobs: int) -> None:
     """Environments of every domain, tasks of every suite, the teacher's trajectories."""
     make_environments(run, card_items(settings.domains.all, 1, seed), jobs)
-    if run.finished("tasks") is None:
-        make_task_items(run, "tasks", task_items(run, settings.domains, settings.sizes, seed), jobs)
-    make_references(run, jobs, "teacher", seed, suites=("sft", "rl", "hard"))
+    if run.finished(POLICY_TASKS) is None:
+        make_task_items(run, POLICY_TASKS, task_items(run, settings.domains, settings.sizes, seed), jobs)
+    make_references(run, jobs, "teacher", seed, name="policy trajectories", suites=("sft", "rl", "hard"))
 
 
 def training_site(run: Run, settings: LoopSettings, seed: int, jobs: int) -> TrainingSite:
@@ -255,11 +264,10 @@ def compare_curriculum(
 ) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
     """Plain GRPO against the rollback curriculum on the tasks where the SFT policy never succeeds.
 
-    Both arms begin with the SFT policy, see the same tasks and spend the same number of rollouts; a task is rescued where
-    an arm's policy, from the start and without a prefix, then succeeds in a quarter of the trials or more.
+    Both arms begin with the SFT policy, see the same tasks and spend the same number of rollouts; a task is rescued
+    where an arm's policy, from the start and without a prefix, then succeeds in a quarter of the trials or more.
     """
-    before = evaluate(site, "sft", "hard", settings, settings.arm_trials)
-    del before
+    evaluate(site, "sft", "hard", settings, settings.arm_trials)
     failed = [task for task, share in pass_shares(site, "sft@hard").items() if share == 0.0]
     chosen = [(t, p) for t, p in suites(site.run)["hard"] if t.id in set(failed)]
     tasks = site.tasks(chosen, golden_trajectories(site.run))
@@ -280,6 +288,8 @@ def compare_curriculum(
     return rescued, arms
 
 
+FLOORS = ("null", "random")
+POLICY_TASKS = "policy tasks"
 RESCUED = 0.25
 """Share of trials from which a task that always failed counts as rescued."""
 

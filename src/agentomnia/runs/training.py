@@ -202,9 +202,9 @@ def train_sft(
 
     if site.run.finished(name) is not None:
         return
-    stage = site.run.stage(name, (f"{name}/metrics.jsonl",))
     if not variants:
         raise InputError(f"no demonstration for {name} fits {settings.context} tokens; make shorter tasks")
+    stage = site.run.stage(name, (f"{name}/metrics.jsonl",))
     chunks = -(-settings.steps // _SFT_CHUNK)
     with site.crew(start) as crew, progress(name, chunks, len(stage.done)) as advance:
         _resume(site.run, name, len(stage.done), crew)
@@ -264,7 +264,7 @@ def train_rl(
         _resume(site.run, name, len(stage.done), crew)
         for step in itertools.count(len(stage.done)):
             left = None if most_rollouts is None else (most_rollouts - spent) // settings.group
-            if left == 0 or (left is None and step >= settings.steps):
+            if step >= settings.steps if left is None else left <= 0:
                 break
             epoch, drawn = _mini_batch(sorted(states), settings.prompts, f"{site.seed}/{name}", step)
             drawn = drawn[:left]
@@ -369,8 +369,7 @@ def _finish(stage: Stage, name: str, crew: Crew) -> None:
     """Write the finished policy, end the stage, and remove what was only for resuming."""
     from agentomnia.training.engines.local.policy import save_policy
 
-    folder = stage.run.path / "checkpoints"
-    save_policy(crew.policy, folder / name)
+    save_policy(crew.policy, stage.run.path / "checkpoints" / name)
     stage.end()
-    for leftover in sorted(folder.glob(f".{name}-*")):
-        leftover.unlink()
+    for number in range(len(stage.done) + 1):
+        _checkpoint(stage.run, name, number).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """A repertoire: the few tools of an environment that tasks for a small policy are about.
 
 A policy of a million weights that sees a few thousand demonstrations can learn some dozen things to do, not the five
-hundred of a dozen environments. So its tasks are about a few tools of each environment; the other tools are there all the
-same, as distractors.
+hundred of a dozen environments. So its tasks are about a few tools of each environment; the other tools are there all
+the same, as distractors.
 """
 
 from __future__ import annotations

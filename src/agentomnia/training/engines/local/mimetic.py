@@ -114,7 +114,7 @@ class _Circuit:
     def _code(self, frequencies: Sequence[int], codes: Tensor) -> Tensor:
         """(head size, n): a token's code in the dimensions of some frequencies."""
         code = torch.zeros(self.size, codes.shape[1])
-        dimensions = [*frequencies, *(f + self.size // 2 for f in frequencies)]
+        dimensions = [*frequencies, *(f + self.size // 2 for f in frequencies)][: codes.shape[1]]
         code[dimensions] = codes[: len(dimensions)]
         return code
 

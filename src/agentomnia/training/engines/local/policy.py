@@ -97,8 +97,9 @@ class Attention(nn.Module):
     def project(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (rows, heads, positions, size), keys and values (rows, key-value heads, positions, size)."""
         rows, positions, _ = x.shape
-        q = self.q_norm(self.q_proj(x).view(rows, positions, self.heads, self.size)).transpose(1, 2)
-        k = self.k_norm(self.k_proj(x).view(rows, positions, self.groups, self.size)).transpose(1, 2)
+        exact = self.q_norm.weight.dtype  # autocast makes q and k coarser than the norms' weights, which torch warns of
+        q = self.q_norm(self.q_proj(x).view(rows, positions, self.heads, self.size).to(exact)).transpose(1, 2)
+        k = self.k_norm(self.k_proj(x).view(rows, positions, self.groups, self.size).to(exact)).transpose(1, 2)
         v = self.v_proj(x).view(rows, positions, self.groups, self.size).transpose(1, 2)
         return _rotate(q, rotary), _rotate(k, rotary), v
 
@@ -195,13 +196,6 @@ def _rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     cosines, sines = rotary
     half = x.shape[-1] // 2
     return x * cosines + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sines
-
-
-def causal_mask(lengths: Tensor, n: int) -> Tensor:
-    """(rows, 1, n, n): each token sees itself and earlier ones, none sees padding."""
-    places = torch.arange(n, device=lengths.device)
-    seen = places[None, :, None] >= places[None, None, :]
-    return (seen & (places[None, None, :] < lengths[:, None, None]) | torch.eye(n, dtype=torch.bool))[:, None]
 
 
 def save_policy(policy: Policy, folder: Path) -> None:

@@ -156,7 +156,7 @@ def _filter(
         rewards.append(mine)
         advantages = group_advantages(mine)
         alive = [(r, a) for r, a, reward in zip(group, advantages, mine) if reward is not None]
-        learns = any(a for _, a in alive) or any(any(r.golden) for r, _ in alive)
+        learns = any(a for _, a in alive) or any(any(r.golden) and any(r.own) for r, _ in alive)
         kept.append(RolloutGroup(tuple(r for r, _ in alive), tuple(a for _, a in alive)) if learns else None)
     return kept, rewards, report
 

@@ -84,7 +84,8 @@ class PolicyEpisode:
         self._turn = 0
         if start.golden is not None:
             for number in range(start.prefix):
-                self._replay(start.golden, number)
+                if self.episode.stop is None:
+                    self._replay(start.golden, number)
 
     def _replay(self, golden: Golden, number: int) -> None:
         turn = golden.turns[number]
@@ -135,15 +136,16 @@ def roll_out(
     episodes = [PolicyEpisode(start, tokenizer) for start in starts]
     draw = torch.Generator(device=policy.model.embed_tokens.weight.device)
     draw.manual_seed(Random(seed).getrandbits(63))
-    playable = [e for e in episodes if e.episode.stop is None]
-    rows = iter(sample(policy, [e.ids for e in playable], [e.reply for e in playable], tokenizer.end, draw, how))
-    finished = []
-    for number, episode in enumerate(episodes):
-        row = next(rows) if episode in playable else _unplayed(episode)
-        finished.append(episode.finish(row, agent, number))
-    return finished
+    playable = [e.episode.stop is None and len(e.ids) < how.context for e in episodes]
+    played = [e for e, yes in zip(episodes, playable) if yes]
+    rows = iter(sample(policy, [e.ids for e in played], [e.reply for e in played], tokenizer.end, draw, how))
+    return [
+        episode.finish(next(rows) if yes else _unplayed(episode), agent, number)
+        for number, (episode, yes) in enumerate(zip(episodes, playable))
+    ]
 
 
 def _unplayed(episode: PolicyEpisode) -> Row:
+    """The row of an episode that was over before the policy's turn, or whose opening fills the context."""
     n = len(episode.ids)
-    return Row(list(episode.ids), [0] * n, [0.0] * n, n)
+    return Row(list(episode.ids), [0] * n, [0.0] * n, n, truncated=episode.episode.stop is None)

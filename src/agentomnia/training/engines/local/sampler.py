@@ -210,7 +210,8 @@ class _Batch:
 
     def _choose(self, active: list[int], hidden: Tensor) -> None:
         """Choose one token in every active slot, and give each to its conversation."""
-        logits = self.policy.logits(hidden).float()
+        logits = self.policy.logits(hidden)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.how.temperature == 0:
             chosen = logits.argmax(dim=-1)
         else:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from agentomnia.training.engines.local.policy import Continued, Fresh, Policy
 
-PADDING = 64
+PADDING = 32
 """Rows are padded to a multiple of this."""
 
 
@@ -68,6 +68,23 @@ def score(policy: Policy, families: Sequence[Family], wanted: Tensor, wanted_ope
     return Scores(scored_openings, _token_logprobs(policy, before, tails, wanted))
 
 
+def score_whole(policy: Policy, rows: Sequence[Sequence[int]], wanted: Tensor) -> Tensor:
+    """Log-probability of each wanted token of rows that share nothing; of a first token it is not defined.
+
+    Args:
+        policy: the network; gradients flow where they are enabled.
+        rows: token ids, each at least one.
+        wanted: (rows, longest) 1 where a token is wanted, 0 on the first.
+
+    Returns:
+        (rows, longest), 0 where not wanted.
+    """
+    ids, lengths = _padded(rows, policy.model.embed_tokens.weight.device)
+    places = torch.arange(ids.shape[1], device=ids.device)
+    hidden = policy(ids, places.expand_as(ids), _causal(lengths, ids.shape[1]), Fresh())
+    return _token_logprobs(policy, torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1), ids, wanted)
+
+
 def _continue(
     policy: Policy, past: Fresh, owners: Tensor, opening_lengths: Tensor, tails: Tensor, lengths: Tensor
 ) -> Tensor:
@@ -84,7 +101,8 @@ def _continue(
 def _token_logprobs(policy: Policy, before: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
     """Log-probabilities of wanted tokens from the hidden states before them; the vocabulary is wide, so only those."""
     chosen = wanted > 0
-    logits = policy.logits(before[chosen]).float()
+    logits = policy.logits(before[chosen])
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     found = -functional.cross_entropy(logits, tokens[chosen], reduction="none")
     return torch.zeros(tokens.shape, device=tokens.device, dtype=found.dtype).masked_scatter(chosen, found)
 

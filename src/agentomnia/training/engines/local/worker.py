@@ -20,7 +20,7 @@ from agentomnia.task.task import PrivateTask, Task
 from agentomnia.training.engines.local.policy import Policy, PolicyShape
 from agentomnia.training.engines.local.rollout import Golden, Rollout, Start, roll_out
 from agentomnia.training.engines.local.sampler import Sampling
-from agentomnia.training.engines.local.scoring import Family, padded_length, score
+from agentomnia.training.engines.local.scoring import Family, padded_length, score, score_whole
 from agentomnia.training.engines.local.tokenizer import WordTokenizer
 from agentomnia.training.rl.loss import EPS_HIGH, EPS_LOW, golden_loss, hybrid_loss, policy_loss
 
@@ -131,11 +131,12 @@ class Worker:
 
     def learn_demonstrations(self, batch: Sequence[Demonstration], total: int) -> float:
         """Add the gradient of the mean loss of trained tokens, of which the step has `total`; returns this share."""
-        families = [Family(d.ids[:1], [d.ids[1:]]) for d in batch]
-        wanted = _padded([d.mask[1:] for d in batch], self._device)
+        if not batch:
+            return 0.0
+        wanted = _padded([(0, *d.mask[1:]) for d in batch], self._device)
         with self._precision():
-            scores = score(self.policy, families, wanted)
-        loss = -scores.continuations.sum() / max(total, 1)
+            scored = score_whole(self.policy, [d.ids for d in batch], wanted)
+        loss = -scored.sum() / max(total, 1)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
