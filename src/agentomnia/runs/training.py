@@ -105,7 +105,7 @@ def _identifiers(run: Run) -> set[str]:
 def demonstrations(
     run: Run, tokenizer: WordTokenizer, chosen: Sequence[tuple[Task, PrivateTask]], context: int, seed: str
 ) -> list[list[Demonstration]]:
-    """For each task with a verified trajectory that fits the context, its variants."""
+    """For each task with a verified trajectory that fits the context, its variants; shortest task first."""
     from agentomnia.synthesis.tasks.dag.generate import Candidate
     from agentomnia.synthesis.tasks.exposure import Exposure, expose
     from agentomnia.training.engines.local.sft import demonstration, dialogue_tokens
@@ -124,7 +124,7 @@ def demonstrations(
             made = demonstration(task, state, tools, dialogue, tokenizer)
             variants += [made] if len(made.ids) <= context else []
         found += [variants] if variants else []
-    return found
+    return sorted(found, key=lambda group: len(group[0].ids))
 
 
 def demonstration_lengths(

@@ -14,7 +14,7 @@ from agentomnia.synthesis.tasks.dag.generate import askable
 
 
 def repertoire(
-    spec: EnvironmentSpec, seed: str, changes: int = 5, readers: int = 2, parameters: int = 3
+    spec: EnvironmentSpec, seed: str, changes: int = 4, readers: int = 2, parameters: int = 3
 ) -> frozenset[str]:
     """Draw tools that a person would ask for and that need few arguments.
 

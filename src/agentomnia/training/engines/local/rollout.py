@@ -23,7 +23,7 @@ from agentomnia.training.engines.local.sampler import Row, Sampling, sample
 from agentomnia.training.engines.local.tokenizer import WordTokenizer
 from agentomnia.training.rl.filtering import RolloutOutcome, outcome_of
 
-LIMITS = Limits(turns=14, tool_calls=16, invalid_streak=4)
+LIMITS = Limits(turns=10, tool_calls=12, invalid_streak=3)
 """A small policy gets fewer turns than a large one: repeating itself costs tokens that others need."""
 
 

@@ -211,13 +211,16 @@ class _Batch:
     def _choose(self, active: list[int], hidden: Tensor) -> None:
         """Choose one token in every active slot, and give each to its conversation."""
         logits = self.policy.logits(hidden)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logprobs = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
         if self.how.temperature == 0:
-            chosen = logits.argmax(dim=-1)
+            chosen = logprobs.argmax(dim=-1)
         else:
-            noise = -torch.empty_like(logits).exponential_(generator=self.draw).log()
-            chosen = (logits / self.how.temperature + noise).argmax(dim=-1)
-        picked = torch.log_softmax(logits, dim=-1).gather(1, chosen[:, None])[:, 0]
+            # one uniform number a row, looked up in the cumulative distribution
+            likely = torch.softmax(logprobs / self.how.temperature, dim=-1).cumsum(dim=-1)
+            uniform = torch.rand(len(active), 1, generator=self.draw, device=self.device, dtype=likely.dtype)
+            found = torch.searchsorted(likely, uniform * likely[:, -1:], right=True)
+            chosen = found[:, 0].clamp(max=likely.shape[1] - 1)
+        picked = logprobs.gather(1, chosen[:, None])[:, 0]
         for slot, token, logprob in zip(active, chosen.tolist(), picked.tolist()):
             if self._take(slot, token, logprob):
                 self.slots[slot] = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -28,15 +29,17 @@ from agentomnia.training.engines.local.worker import Demonstration
 class SftSettings:
     """How long and how fast; the defaults suit a policy of a million weights."""
 
-    steps: int = 800
-    batch: int = 8
+    steps: int = 1_000
+    batch: int = 4
     """Demonstrations of a step."""
     context: int = 512
     """Longest demonstration in tokens; longer ones are rejected, never cut."""
-    rate: float = 1.5e-3
-    embedding_rate: float = 3e-4
+    rate: float = 3e-3
+    embedding_rate: float = 6e-4
     warmup: int = 20
-    decay_from: float = 0.5
+    growth: float = 0.5
+    """Share of the steps in which long demonstrations join the short ones."""
+    decay_from: float = 0.1
     """Share of the steps after which the rate falls in a straight line, to 2 % at the end."""
 
     def optimizer(self) -> AdamW:
@@ -97,14 +100,29 @@ def dialogue_tokens(messages: Sequence[Message], tokenizer: WordTokenizer) -> De
 def draw_batch(
     variants: Sequence[Sequence[Demonstration]], settings: SftSettings, seed: str, step: int
 ) -> list[Demonstration]:
-    """The demonstrations of one step: tasks in epochs, each epoch in its own order, a random variant of each."""
+    """The demonstrations of one step, tasks in epochs, each epoch in its own order, a random variant of each.
+
+    Short ones come first: in the early steps only the shortest share of the tasks is drawn from, growing to all of them
+    after `growth` of the steps. They teach the form of calls and the copying of arguments for half the cost.
+
+    Args:
+        variants: of each task, shortest task first.
+        settings: of the training.
+        seed: names the randomness.
+        step: counted from 0.
+    """
+    grown = min(1.0, 0.3 + 0.7 * step / max(1.0, settings.steps * settings.growth))
     chosen = []
     for place in range(step * settings.batch, (step + 1) * settings.batch):
         epoch, index = divmod(place, len(variants))
-        order = Random(f"{seed}/sft/{epoch}").sample(range(len(variants)), len(variants))
-        found = variants[order[index]]
+        found = variants[int(_order(f"{seed}/sft/{epoch}", len(variants))[index] * grown)]
         chosen.append(found[Random(f"{seed}/sft/{place}").randrange(len(found))])
     return chosen
+
+
+@lru_cache(maxsize=4)
+def _order(seed: str, n: int) -> list[int]:
+    return Random(seed).sample(range(n), n)
 
 
 def sft_step(crew: Crew, batch: Sequence[Demonstration], settings: SftSettings, step: int) -> float:
