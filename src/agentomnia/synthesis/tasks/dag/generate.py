@@ -34,6 +34,8 @@ class DagProfile:
     """The refinement profile of a task variant."""
 
     most_goals: int = 3
+    least_goals: int = 1
+    """Candidates with fewer goals are dropped, but for those that only ask."""
     most_questions: int = 1
     question_share: float = 0.35
     """How many of the tasks with goals also ask something."""
@@ -109,6 +111,8 @@ class _Generation:
         goals = [] if only_ask else search.goals
         if not goals and not only_ask:
             return Dropped("no goal was accepted")
+        if goals and len(goals) < self.profile.least_goals:
+            return Dropped("too few goals were accepted")
         grounder = self._grounder(search if goals else None)
         created = search.created if goals else {}
         problem = self._ground_goals(grounder, goals, created)
@@ -123,7 +127,7 @@ class _Generation:
         describer = Describer(self.spec, self.site.state, self.speaker)
         scratch = Instance(self.site.program, self.site.state)
         search = GoalSearch(self.spec, self.site.facts, scratch, describer, self.rng)
-        wanted = self.rng.randint(1, self.profile.most_goals)
+        wanted = self.rng.randint(self.profile.least_goals, self.profile.most_goals)
         for chain in self.group.chains:
             for name in chain:
                 tool = self.spec.tool(name)

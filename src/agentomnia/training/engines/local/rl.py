@@ -42,7 +42,7 @@ class RlSettings:
     rate: float = 1e-4
     embedding_rate: float = 2e-5
     warmup: int = 4
-    context: int = 640
+    context: int = 768
     lambda_ce: float = LAMBDA_CE
     rollback: RollbackSettings = field(default_factory=RollbackSettings)
 

@@ -29,6 +29,10 @@ _LONGEST = 1000
 _RUN = re.compile(rf"{_WORDS}|[^A-Za-z0-9]+")
 
 
+_KEYS, _YEARS = 200, range(2020, 2036)
+"""Numbers of records' keys, and years, that are single tokens."""
+
+
 class WordTokenizer:
     """Text to token ids and back, without loss for characters of the training texts."""
 
@@ -86,10 +90,13 @@ def train_tokenizer(texts: Iterable[str], identifiers: Iterable[str] = (), most:
         for marked in _split_markup(text):
             characters.update(marked)
             counts.update(_runs(marked))
-    ranked = sorted((w for w, n in counts.items() if n > 1), key=lambda w: (-counts[w], w))[:most]
+    words = (w for w, n in counts.items() if n > 1 and not w.isdigit())
+    ranked = sorted(words, key=lambda w: (-counts[w], w))[:most]
     alphabet = sorted({_SPACE if c == " " else c for c in characters} | {_JOIN})
-    numbers = [*map(str, range(100)), *(f"{n:02d}" for n in range(100))]
-    pieces = [_PIECE + piece for piece in (*alphabet, *numbers)]  # a long number falls into pairs of digits
+    pairs = [*map(str, range(100)), *(f"{n:02d}" for n in range(100))]
+    # every other number falls into pairs of digits, seen in training or not: unseen ones are then nothing new
+    numbers = [*pairs, *(f"{n:04d}" for n in range(1, _KEYS)), *map(str, _YEARS)]
+    pieces = [_PIECE + piece for piece in (*alphabet, *pairs)]
     vocabulary = [*SPECIAL, *MARKUP, *alphabet, *pieces, *numbers, *ranked]
     names = sorted({i for i in identifiers if "_" in i})
     return WordTokenizer(_build({token: i for i, token in enumerate(dict.fromkeys(vocabulary))}, names))
