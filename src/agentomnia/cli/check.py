@@ -10,7 +10,6 @@ import typer
 from agentomnia.cli.options import DEFAULT_JOBS, DEFAULT_OUT, Jobs, Json, Seed, print_json
 
 if TYPE_CHECKING:
-    from agentomnia.evaluation.summary import Score, Summary
     from agentomnia.runs.validate import Validation
 
 
@@ -74,6 +73,7 @@ def evaluate(
     json_output: Json = False,
 ) -> None:
     """Run an agent over every task of a run; Pass@1 with intervals along the axes of the taxonomy."""
+    from agentomnia.cli.scores import print_summary, summary_json
     from agentomnia.episodes.agent import AGENT_NAMES
     from agentomnia.errors import InputError
     from agentomnia.llm.client import ModelEndpoint
@@ -99,54 +99,14 @@ def evaluate(
         summary = run_evaluation(run, agent, seed=seed, jobs=jobs, endpoint=endpoint, name=folder)
         run.write_manifest()
     if json_output:
-        print_json(_summary_json(summary))
+        print_json(summary_json(summary))
     else:
-        _print_summary(summary, agent)
-
-
-def _summary_json(summary: Summary) -> dict[str, object]:
-    axes = ("split", "l1", "capability", "difficulty")
-    return {
-        "tasks": summary.tasks,
-        "pass_at_1": summary.pass_at_1,
-        "ci95": list(summary.ci95) if summary.ci95 else None,
-        "by": {axis: {k: s.model_dump(mode="json") for k, s in summary.by[axis].items()} for axis in axes},
-        "infrastructure_errors": summary.infrastructure_errors,
-    }
-
-
-def _print_summary(summary: Summary, agent: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        title=f"{agent}: {summary.tasks} tasks, {summary.infrastructure_errors} infrastructure errors",
-        title_justify="left",
-    )
-    for column in ("where", "tasks", "Pass@1", "95 %"):
-        table.add_column(column, justify="left" if column == "where" else "right")
-    rows: list[tuple[str, Score]] = [
-        (f"{axis} {label}", s)
-        for axis in ("split", "capability", "difficulty")
-        for label, s in summary.by[axis].items()
-    ]
-    table.add_row("all", str(summary.tasks), _percent(summary.pass_at_1), _interval(summary.ci95))
-    for label, score in rows:
-        table.add_row(label, str(score.tasks), _percent(score.pass_at_1), _interval(score.ci95))
-    Console().print(table)
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return "–" if interval is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"
+        print_summary(summary, agent)
 
 
 def export(
     path: Annotated[Path, typer.Argument(help="Run directory with trajectories.")] = DEFAULT_OUT,
-    to: Annotated[str, typer.Option("--to", help="trl or openai.")] = "trl",
+    to: Annotated[str, typer.Option("--to", help="trl, openai or qwen3-sft.")] = "trl",
     out: Annotated[Path | None, typer.Option("--out", help="Another way to name the run directory.")] = None,
     json_output: Json = False,
 ) -> None:

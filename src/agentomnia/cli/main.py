@@ -6,11 +6,11 @@ import sys
 
 import typer
 
-from agentomnia.cli import card, check, demo, diagnose, importing, prd, synth, taxonomy
+from agentomnia.cli import card, check, demo, diagnose, importing, prd, synth, taxonomy, train
 from agentomnia.errors import OmniaError
 
 app = typer.Typer(
-    help="From requirements to executable environments, proved tasks and trajectories.",
+    help="From requirements to executable environments, proved tasks, trajectories and a trained policy.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.add_typer(taxonomy.app, name="taxonomy")
 app.add_typer(card.app, name="card")
 app.add_typer(synth.app, name="synth")
+app.add_typer(train.app, name="train")
 app.add_typer(prd.app, name="prd")
 app.add_typer(importing.app, name="import")
 app.command()(check.validate)

@@ -26,19 +26,33 @@ def environments(
         typer.Option("--from", help="OpenAPI file or MCP tools/list dump; repeat for more."),
     ] = None,
     per_domain: Annotated[int, typer.Option("--per-domain", min=1, help="Variants of each domain.")] = 1,
+    prd: Annotated[
+        Path | None,
+        typer.Option("--prd", help="PRD file, or a folder of them: make what they ask for, and nothing else."),
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option("--tasks", min=1, help="With --prd: tasks to plan for in all. Default: 7 for each target."),
+    ] = None,
     out: Out = DEFAULT_OUT,
     seed: Seed = 0,
     jobs: Jobs = DEFAULT_JOBS,
     json_output: Json = False,
 ) -> None:
-    """Make, correct and verify environments from domain cards or from seed files."""
+    """Make, correct and verify environments from domain cards, from seed files, or as PRDs ask for them."""
     from time import perf_counter
 
+    from agentomnia.errors import InputError
     from agentomnia.runs.environments import card_items, environment_settings, file_items, make_environments
     from agentomnia.runs.run import Run
     from agentomnia.synthesis.environments.author import BuiltinAuthor
 
     started = perf_counter()
+    if prd is not None:
+        if domain or from_file:
+            raise InputError("--prd goes with neither --domain nor --from; make those in a run of their own")
+        _guided_environments(prd, tasks, out, seed, jobs, json_output)
+        return
     files = from_file or []
     domains = domain if domain is not None else ([] if files else list(BuiltinAuthor().domains))
     with Run(out) as run:
@@ -49,11 +63,33 @@ def environments(
     _finish("environments", report, perf_counter() - started, out, json_output)
 
 
+def _guided_environments(prd: Path, tasks: int | None, out: Path, seed: int, jobs: int, json_output: bool) -> None:
+    from time import perf_counter
+
+    from agentomnia.runs.environments import make_environments
+    from agentomnia.runs.guided import guided_environments, read_guidance
+    from agentomnia.runs.run import Run
+
+    started = perf_counter()
+    guidance = read_guidance(prd, tasks)
+    with Run(out) as run:
+        run.configure("environments", guidance.to_config(seed))
+        report = make_environments(run, guided_environments(guidance.orders, seed), jobs)
+        run.write_manifest()
+    for id, target in guidance.uncovered:
+        typer.echo(f"{id}: no card covers domain {target}; nothing is made for it (docs/cards.md)", err=True)
+    _finish("environments", report, perf_counter() - started, out, json_output)
+
+
 @app.command()
 def tasks(
     per_environment: Annotated[
         int, typer.Option("--per-environment", min=1, help="Tasks wanted for each environment.")
     ] = 10,
+    prd: Annotated[
+        Path | None,
+        typer.Option("--prd", help="The PRDs that the run's environments were made for: as many tasks as planned."),
+    ] = None,
     out: Out = DEFAULT_OUT,
     seed: Seed = 0,
     jobs: Jobs = DEFAULT_JOBS,
@@ -62,14 +98,20 @@ def tasks(
     """Make and verify DAG-Standard tasks for the environments of a run."""
     from time import perf_counter
 
+    from agentomnia.runs.guided import guidance_of, guided_tasks
     from agentomnia.runs.run import Run
-    from agentomnia.runs.tasks import make_tasks
+    from agentomnia.runs.tasks import make_task_items, make_tasks
 
     started = perf_counter()
     with Run(out) as run:
         run.require("environments", "omnia synth environments")
-        run.configure("tasks", {"per_environment": per_environment, "seed": seed})
-        report = make_tasks(run, per_environment, seed, jobs)
+        if prd is not None:
+            guidance = guidance_of(run, prd)
+            run.configure("tasks", guidance.to_config(seed))
+            report = make_task_items(run, "tasks", guided_tasks(run, guidance.orders, seed), jobs)
+        else:
+            run.configure("tasks", {"per_environment": per_environment, "seed": seed})
+            report = make_tasks(run, per_environment, seed, jobs)
         run.write_manifest()
     _finish("tasks", report, perf_counter() - started, out, json_output)
 

@@ -76,6 +76,7 @@ class DemoOutcome:
             f"{self.tasks} tasks ({self.tasks_passed} pass their gate), {self.trajectories} reference trajectories",
             f"Pass@1 of the floors and of the reference: {scores}",
             f"Pass@1 of the policy on {loop.held_out_tasks} unseen tasks: {_line(loop.policy)}",
+            f"  the same, greedily: {_line(loop.policy_greedy)}",
             f"  in domains that the second round aims at: {_line(loop.policy_target)}",
             f"  in domains never seen: {_line(loop.policy_domains)}",
             f"KL to the failures: original data {loop.kl['original']:.2f}, PRD data {loop.kl['prd']:.2f}",

@@ -30,12 +30,13 @@ from agentomnia.runs.environments import EnvironmentItem, card_items, make_envir
 from agentomnia.runs.episodes import evaluate as floor_score
 from agentomnia.runs.episodes import make_references
 from agentomnia.runs.evolution import diagnose_evaluation, read_prds
+from agentomnia.runs.guided import conditioned, made_environments
+from agentomnia.runs.policies import fitting
 from agentomnia.runs.run import Run, read_jsonl
 from agentomnia.runs.tasks import TaskItem, make_task_items
 from agentomnia.runs.training import (
     TrainingSite,
     begin_policy,
-    demonstration_lengths,
     demonstrations,
     evaluate_policy,
     golden_trajectories,
@@ -61,8 +62,8 @@ Pairs = Sequence[tuple["Task", "PrivateTask"]]
 Role = Literal["training", "target", "external"]
 
 SHORT = DagProfile(most_goals=1, most_questions=1, question_share=0.15, only_questions=0.15)
-LONG = DagProfile(most_goals=2, most_questions=1, question_share=0.4, only_questions=0.0)
-"""Task variants for a short context: one thing to do, and two with what is asked about them."""
+LONG = DagProfile(least_goals=2, most_goals=2, most_questions=1, question_share=0.1, only_questions=0.0)
+"""Task variants for a short context: one thing to do, and two. Most demonstrations are short."""
 DIRECT = GroupProfile(chains=(1, 2), scattered=(0, 0))
 """Tool groups without lookups that check a record before it is changed: each would cost a quarter of the context."""
 
@@ -103,13 +104,13 @@ class LoopSizes:
     """How much of everything: what a loop costs."""
 
     suites: tuple[SuiteSize, ...] = (
-        SuiteSize("sft", 360, 60),
-        SuiteSize("rl", 12, 12),
-        SuiteSize("hard", 0, 6),
-        SuiteSize("diagnosis", 10, 6, ("training", "target")),
-        SuiteSize("held_out", 16, 16),
-        SuiteSize("held_out_target", 24, 24, ("target",)),
-        SuiteSize("held_out_domains", 16, 16, ("external",)),
+        SuiteSize("sft", 260, 70),
+        SuiteSize("rl", 6, 12),
+        SuiteSize("hard", 0, 8),
+        SuiteSize("diagnosis", 8, 8, ("training", "target")),
+        SuiteSize("held_out", 14, 20),
+        SuiteSize("held_out_target", 20, 12, ("target",)),
+        SuiteSize("held_out_domains", 12, 12, ("external",)),
     )
     scale: float = 0.4
     """Size of initial states: short observations for a short context."""
@@ -131,11 +132,20 @@ def task_items(run: Run, domains: Domains, sizes: LoopSizes, seed: int) -> list[
 
 
 def policy_item(
-    run: Run, environment: str, name: str, suite: str, profile: DagProfile, count: int, scale: float, seed: int
+    run: Run,
+    environment: str,
+    name: str,
+    suite: str,
+    profile: DagProfile,
+    count: int,
+    scale: float,
+    seed: int,
+    tools: Sequence[str] = (),
 ) -> TaskItem:
-    """Tasks that a policy with a short context can see whole."""
+    """Tasks that a policy with a short context can see whole, about its domain's repertoire and the tools given."""
     path = run.path / "environments" / environment
-    known = repertoire(read_spec(path / "spec.json"), environment)
+    spec = read_spec(path / "spec.json")
+    known = repertoire(spec, str(spec.domains[0])).union(t.name for t in spec.tools if t.name in tools)
     return TaskItem(
         environment=path,
         count=count,
@@ -188,7 +198,9 @@ class LoopOutcome:
     """The numbers of a loop; `loop.json`."""
 
     policy: dict[str, float | None]
-    """Pass@1 on `held_out`."""
+    """Pass@1 on `held_out`, at temperature 1 and top-p 1 as in training."""
+    policy_greedy: dict[str, float | None]
+    """The same tasks with the likeliest token each time."""
     policy_target: dict[str, float | None]
     policy_domains: dict[str, float | None]
     held_out_tasks: int
@@ -207,6 +219,14 @@ def run_loop(run: Run, settings: LoopSettings, seed: int, jobs: int) -> LoopOutc
     """Run, or continue, the whole loop in a run directory."""
     synthesize(run, settings, seed, jobs)
     site = training_site(run, settings, seed, jobs)
+    try:
+        return _train_and_judge(site, settings, seed, jobs)
+    finally:
+        site.close()
+
+
+def _train_and_judge(site: TrainingSite, settings: LoopSettings, seed: int, jobs: int) -> LoopOutcome:
+    run = site.run
     train_round_one(site, settings)
     for floor in FLOORS:
         floor_score(run, floor, name=f"{floor}@held_out", suite="held_out", seed=seed, jobs=jobs)
@@ -250,7 +270,10 @@ def train_round_one(site: TrainingSite, settings: LoopSettings) -> None:
 def judge(site: TrainingSite, policy: str, settings: LoopSettings) -> dict[str, Summary]:
     """Evaluate a policy on everything it is judged on."""
     judged = ("held_out", "held_out_target", "held_out_domains")
-    return {suite: evaluate(site, policy, suite, settings) for suite in judged}
+    scores = {suite: evaluate(site, policy, suite, settings) for suite in judged}
+    chosen = suites(site.run)["held_out"]
+    greedy = evaluate_policy(site, policy, "held_out_greedy", chosen, temperature=0.0, context=settings.context)
+    return {**scores, "held_out_greedy": greedy}
 
 
 def evaluate(site: TrainingSite, policy: str, suite: str, settings: LoopSettings, trials: int = 1) -> Summary:
@@ -330,22 +353,21 @@ def prd_environments(orders: Sequence[SynthesisOrder], seed: int) -> list[Enviro
 
 
 def prd_task_items(run: Run, orders: Sequence[SynthesisOrder], settings: LoopSettings, seed: int) -> list[TaskItem]:
-    """For each order, demonstrations' tasks and a fifth as many for rollouts, on the new variant of its domain."""
-    made = {
-        e["item"].removeprefix("prd/") for e in run.journal if e["stage"] == "prd environments" and e["event"] == "item"
-    }
-    newest = {
-        row["domains"][0]: row["id"]
-        for row in read_jsonl(run.path / "environments.jsonl")
-        if str(row["domains"][0]) in made
-    }
+    """For each order, demonstrations' tasks and a fifth as many for rollouts.
+
+    They stand on the new variant of its domain, or on the first where the new one failed its gate.
+    """
+    newest = {row["domains"][0]: row["id"] for row in read_jsonl(run.path / "environments.jsonl")}
+    newest |= {int(i.removeprefix("prd/")): id for i, id in made_environments(run, "prd environments").items()}
     items = []
     for order in orders:
         profile = LONG if order.goals[1] > 2 else SHORT
         for suite, count in (("prd-sft", order.tasks), ("prd-rl", max(1, order.tasks // 5))):
             name = f"{suite}-{order.prd}"
-            item = policy_item(run, newest[order.domain], name, suite, profile, count, settings.sizes.scale, seed)
-            items.append(replace(item, focus=frozenset(order.tools) or item.focus, operators=order.operators))
+            item = policy_item(
+                run, newest[order.domain], name, suite, profile, count, settings.sizes.scale, seed, order.tools
+            )
+            items.append(conditioned(item, order))
     return items
 
 
@@ -365,14 +387,9 @@ def _demonstrations(
 
 def _pool(site: TrainingSite, names: Sequence[str], settings: LoopSettings) -> tuple[Pairs, Mapping[str, Any]]:
     """Tasks for rollouts whose golden trajectory fits the context, and the golden trajectories."""
-    from agentomnia.training.engines.local.tokenizer import WordTokenizer
-
-    golden = golden_trajectories(site.run)
-    found = suites(site.run)
-    tokenizer = WordTokenizer.load(site.tokenizer)
-    chosen = [pair for name in names for pair in found.get(name, []) if pair[0].id in golden]
-    fitting = {id for id, n in demonstration_lengths(site.run, tokenizer, chosen).items() if n <= settings.context}
-    return [pair for pair in chosen if pair[0].id in fitting], golden
+    found, golden = suites(site.run), golden_trajectories(site.run)
+    chosen = [pair for name in names for pair in found.get(name, [])]
+    return fitting(site, chosen, golden, settings.context), golden
 
 
 def _outcome(
@@ -388,6 +405,7 @@ def _outcome(
     }
     return LoopOutcome(
         policy={p: s["held_out"].pass_at_1 for p, s in scores.items()},
+        policy_greedy={p: s["held_out_greedy"].pass_at_1 for p, s in scores.items()},
         policy_target={p: s["held_out_target"].pass_at_1 for p, s in scores.items()},
         policy_domains={p: s["held_out_domains"].pass_at_1 for p, s in scores.items()},
         held_out_tasks=len(found["held_out"]),

@@ -33,20 +33,21 @@ def _whole() -> DemoPlan:
     from agentomnia.training.engines.local.sft import SftSettings
     from agentomnia.training.rl.rollback import RollbackSettings
 
+    steep = RollbackSettings(alpha=0.34, retries=3)
     loop = LoopSettings(
         domains=Domains(),
         sizes=LoopSizes(),
         shape={},
-        sft=SftSettings(steps=1_000, batch=4),
-        rl=RlSettings(steps=12, prompts=8, group=16),
-        evolved_sft=SftSettings(steps=200, batch=4, rate=5e-4, embedding_rate=1e-4),
-        evolved_rl=RlSettings(steps=6, prompts=8, group=16),
-        arms=RlSettings(steps=6, prompts=8, group=8, lambda_ce=0.3, rollback=RollbackSettings(retries=2)),
+        sft=SftSettings(steps=900),
+        rl=RlSettings(steps=12, prompts=8, group=12),
+        evolved_sft=SftSettings(steps=250, rate=1e-3, embedding_rate=2e-4, growth=0.0),
+        evolved_rl=RlSettings(steps=4, prompts=8, group=12),
+        arms=RlSettings(steps=8, prompts=8, group=8, iterations=2, lambda_ce=1.0, rollback=steep),
         prd_tasks=400,
         prds=12,
         arm_trials=8,
     )
-    return DemoPlan(BuiltinAuthor().domains, 6, loop)
+    return DemoPlan(BuiltinAuthor().domains, 4, loop)
 
 
 def _quick() -> DemoPlan:
@@ -56,7 +57,7 @@ def _quick() -> DemoPlan:
     domains = Domains(training=(10006, 30003), target=(10058,), external=(30056,))
     sizes = LoopSizes(
         suites=(
-            SuiteSize("sft", 40, 10),
+            SuiteSize("sft", 40, 0),
             SuiteSize("rl", 4, 2),
             SuiteSize("hard", 0, 3),
             SuiteSize("diagnosis", 6, 2, ("training", "target")),

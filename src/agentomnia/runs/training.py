@@ -11,7 +11,8 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -45,9 +46,16 @@ _VARIANTS = 3
 
 def suites(run: Run) -> dict[str, list[tuple[Task, PrivateTask]]]:
     """The run's tasks by suite, in file order."""
-    names = {row["task"]: row["suite"] for row in read_jsonl(run.path / "splits.jsonl")}
+    files = ("splits.jsonl", "tasks.jsonl", "tasks.private.jsonl")
+    return _read_suites(run.path, tuple((run.path / f).stat().st_size if (run.path / f).exists() else 0 for f in files))
+
+
+@lru_cache(maxsize=2)
+def _read_suites(path: Path, sizes: tuple[int, ...]) -> dict[str, list[tuple[Task, PrivateTask]]]:
+    """Read once, since thousands of rows cost seconds. The files only grow, so their sizes tell them apart."""
+    names = {row["task"]: row["suite"] for row in read_jsonl(path / "splits.jsonl")}
     found: dict[str, list[tuple[Task, PrivateTask]]] = {}
-    for task, private in read_tasks(run.path):
+    for task, private in read_tasks(path):
         if task.id in names:
             found.setdefault(names[task.id], []).append((task, private))
     return found
@@ -55,7 +63,13 @@ def suites(run: Run) -> dict[str, list[tuple[Task, PrivateTask]]]:
 
 def golden_trajectories(run: Run) -> dict[str, Trajectory]:
     """The teacher's verified trajectories by task."""
-    return {t.task: t for t in read_rows(run.path / "trajectories.jsonl", Trajectory)}
+    path = run.path / "trajectories.jsonl"
+    return _read_golden(path, path.stat().st_size if path.exists() else 0)
+
+
+@lru_cache(maxsize=2)
+def _read_golden(path: Path, size: int) -> dict[str, Trajectory]:
+    return {t.task: t for t in read_rows(path, Trajectory)}
 
 
 def make_tokenizer(run: Run, suite: str) -> Path:
@@ -153,6 +167,8 @@ class TrainingSite:
     shape: PolicyShape
     jobs: int
     seed: str
+    _crews: list[Crew] = field(default_factory=list, repr=False, compare=False)
+    """The crew once it is needed: starting its processes costs seconds, and every stage wants one."""
 
     def tasks(
         self, chosen: Iterable[tuple[Task, PrivateTask]], golden: Mapping[str, Trajectory]
@@ -168,7 +184,7 @@ class TrainingSite:
 
     @contextmanager
     def crew(self, start: str | None) -> Iterator[Crew]:
-        """A crew around a policy of the run, or around a new one."""
+        """The site's crew with a policy of the run, or with a new one; its processes live until `close`."""
         from agentomnia.training.engines.local.crew import Crew
         from agentomnia.training.engines.local.mimetic import new_policy
         from agentomnia.training.engines.local.policy import load_policy
@@ -179,8 +195,16 @@ class TrainingSite:
             policy = new_policy(self.shape, Random(f"{self.seed}/policy").getrandbits(31), parts)
         else:
             policy = load_policy(self.run.path / "checkpoints" / start)
-        with Crew(policy, self.tokenizer, self.jobs) as crew:
-            yield crew
+        if self._crews:
+            self._crews[0].weights.take(policy)
+        else:
+            self._crews.append(Crew(policy, self.tokenizer, self.jobs))
+        yield self._crews[0]
+
+    def close(self) -> None:
+        """Stop the crew's processes."""
+        while self._crews:
+            self._crews.pop().close()
 
 
 def begin_policy(site: TrainingSite, name: str) -> None:

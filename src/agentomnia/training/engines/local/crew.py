@@ -105,6 +105,7 @@ class Crew:
             pipe.close()
             process.join(timeout=5)
             process.kill()
+            process.join()
         self._members = []
 
     def __enter__(self) -> Crew:

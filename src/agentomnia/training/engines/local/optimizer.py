@@ -88,6 +88,13 @@ class FlatWeights:
         self.values.sub_(change)
         return norm
 
+    def take(self, policy: Policy) -> None:
+        """Become another policy of the same shape, with nothing remembered of earlier gradients."""
+        self.values.copy_(torch.cat([p.detach().reshape(-1) for p in policy.parameters()]))
+        self.first.zero_()
+        self.second.zero_()
+        self.updates = 0
+
     def state(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs."""
         return {

@@ -24,7 +24,6 @@ from agentomnia.training.engines.local.worker import (
 )
 from agentomnia.training.rl.advantage import group_advantages, group_signal
 from agentomnia.training.rl.filtering import FilterReport, filter_batch
-from agentomnia.training.rl.loss import LAMBDA_CE
 from agentomnia.training.rl.rollback import Collected, PromptState, RollbackSettings, Round
 
 
@@ -35,16 +34,16 @@ class RlSettings:
     steps: int = 12
     prompts: int = 8
     """Tasks of a mini-batch."""
-    group: int = 16
+    group: int = 12
     """G, rollouts of a group."""
-    iterations: int = 2
+    iterations: int = 1
     """J, updates on each mini-batch."""
-    rate: float = 1e-4
-    embedding_rate: float = 2e-5
+    rate: float = 3e-4
+    embedding_rate: float = 6e-5
     warmup: int = 4
     context: int = 768
-    lambda_ce: float = LAMBDA_CE
-    rollback: RollbackSettings = field(default_factory=RollbackSettings)
+    lambda_ce: float = 0.3
+    rollback: RollbackSettings = field(default_factory=lambda: RollbackSettings(retries=2))
 
     def optimizer(self) -> AdamW:
         """AdamW with these rates; slower second moments than in SFT, since gradients of rewards are noisier."""
