@@ -15,9 +15,10 @@ FLOORS = ("null", "apology", "random")
 REFERENCE = "scripted"
 POLICIES = ("base", "sft", "rl", "evolved")
 """Stages of the policy in the order of the loop; other names come after them."""
-SUITES = ("held_out", "held_out_domains", "rl", "sft")
-"""Unseen tasks of training domains, tasks of unseen domains, and the two kinds of training tasks."""
-UNSEEN = ("held_out", "held_out_domains")
+SUITES = ("held_out", "held_out_greedy", "held_out_target", "held_out_domains", "diagnosis", "hard", "rl", "sft")
+"""Unseen tasks of training domains, of domains that the second round is aimed at, of domains no round has seen; what
+the diagnosis reads; training tasks."""
+UNSEEN = ("held_out", "held_out_greedy", "held_out_target", "held_out_domains")
 """Suites of which no task was trained on."""
 
 

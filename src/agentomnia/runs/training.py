@@ -324,7 +324,7 @@ def evaluate_policy(
     chosen: Sequence[tuple[Task, PrivateTask]],
     *,
     temperature: float = 1.0,
-    context: int = 640,
+    context: int = 768,
     trials: int = 1,
 ) -> Summary:
     """Play a suite with `checkpoints/POLICY`, `trials` times, into `evaluations/POLICY@SUITE`."""

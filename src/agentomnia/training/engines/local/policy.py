@@ -76,6 +76,8 @@ class PolicyShape:
             "tie_word_embeddings": True,
             "attention_bias": False,
             "torch_dtype": "float32",
+            "eos_token_id": 2,  # places of `<|im_end|>` and `<|endoftext|>` in `tokenizer.SPECIAL`
+            "pad_token_id": 0,
         }
 
 
