@@ -62,8 +62,8 @@ Pairs = Sequence[tuple["Task", "PrivateTask"]]
 Role = Literal["training", "target", "external"]
 
 SHORT = DagProfile(most_goals=1, most_questions=1, question_share=0.15, only_questions=0.15)
-LONG = DagProfile(least_goals=2, most_goals=2, most_questions=1, question_share=0.1, only_questions=0.0)
-"""Task variants for a short context: one thing to do, and two. Most demonstrations are short."""
+LONG = DagProfile(most_goals=2, most_questions=1, question_share=0.4, only_questions=0.0)
+"""Task variants for a short context: one thing to do, and one or two with what is asked about them."""
 DIRECT = GroupProfile(chains=(1, 2), scattered=(0, 0))
 """Tool groups without lookups that check a record before it is changed: each would cost a quarter of the context."""
 
@@ -104,11 +104,11 @@ class LoopSizes:
     """How much of everything: what a loop costs."""
 
     suites: tuple[SuiteSize, ...] = (
-        SuiteSize("sft", 260, 70),
-        SuiteSize("rl", 6, 12),
-        SuiteSize("hard", 0, 8),
+        SuiteSize("sft", 320, 60),
+        SuiteSize("rl", 8, 12),
+        SuiteSize("hard", 0, 10),
         SuiteSize("diagnosis", 8, 8, ("training", "target")),
-        SuiteSize("held_out", 14, 20),
+        SuiteSize("held_out", 14, 14),
         SuiteSize("held_out_target", 20, 12, ("target",)),
         SuiteSize("held_out_domains", 12, 12, ("external",)),
     )
@@ -287,14 +287,15 @@ def compare_curriculum(
 ) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
     """Plain GRPO against the rollback curriculum on the tasks where the SFT policy never succeeds.
 
-    Both arms begin with the SFT policy, see the same tasks and spend the same number of rollouts; a task is rescued
-    where an arm's policy, from the start and without a prefix, then succeeds in a quarter of the trials or more.
+    Both arms begin with the SFT policy, see the same mini-batch of tasks in every step and spend the same number of
+    rollouts; a task is rescued where an arm's policy, from the start and without a prefix, then succeeds in a quarter
+    of the trials or more.
     """
     evaluate(site, "sft", "hard", settings, settings.arm_trials)
-    failed = [task for task, share in pass_shares(site, "sft@hard").items() if share == 0.0]
-    chosen = [(t, p) for t, p in suites(site.run)["hard"] if t.id in set(failed)]
-    tasks = site.tasks(chosen, golden_trajectories(site.run))
-    tasks = {name: task for name, task in tasks.items() if task.golden is not None}
+    pool, golden = _pool(site, ("hard",), settings)
+    shares = pass_shares(site, "sft@hard")
+    chosen = [(t, p) for t, p in pool if shares[t.id] == 0.0][: settings.arms.prompts]
+    tasks = site.tasks(chosen, golden)
     rescued = {"grpo": 0, "rcrl": 0, "of": len(tasks)}
     arms: dict[str, dict[str, float]] = {}
     if not tasks:
@@ -305,7 +306,7 @@ def compare_curriculum(
         spent = sum(row["rollouts"] for row in read_jsonl(site.run.path / f"rl/{arm}/metrics.jsonl"))
         budget = budget or spent
         evaluate_policy(site, arm, "rescue", chosen, context=settings.context, trials=settings.arm_trials)
-        shares = {t: s for t, s in pass_shares(site, f"{arm}@rescue").items() if t in tasks}
+        shares = pass_shares(site, f"{arm}@rescue")
         rescued[arm] = sum(1 for share in shares.values() if share >= RESCUED)
         arms[arm] = {"rollouts": spent, "pass_at_1": round(sum(shares.values()) / len(shares), 6)}
     return rescued, arms
