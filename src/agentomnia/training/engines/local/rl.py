@@ -38,8 +38,8 @@ class RlSettings:
     """G, rollouts of a group."""
     iterations: int = 1
     """J, updates on each mini-batch."""
-    rate: float = 3e-4
-    embedding_rate: float = 6e-5
+    rate: float = 2e-4
+    embedding_rate: float = 4e-5
     warmup: int = 4
     context: int = 768
     lambda_ce: float = 0.3
