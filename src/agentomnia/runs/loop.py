@@ -38,6 +38,7 @@ from agentomnia.runs.training import (
     TrainingSite,
     begin_policy,
     demonstrations,
+    drop_leftovers,
     evaluate_policy,
     golden_trajectories,
     make_tokenizer,
@@ -236,6 +237,7 @@ def _train_and_judge(site: TrainingSite, settings: LoopSettings, seed: int, jobs
     diagnose_evaluation(run, "rl@diagnosis", most=settings.prds)
     second_round(site, settings, seed, jobs)
     scores["evolved"] = judge(site, "evolved", settings)
+    drop_leftovers(run)
     outcome = _outcome(run, scores, rescued, arms)
     write_text(run.path / "loop.json", json.dumps(asdict(outcome), indent=1, ensure_ascii=False) + "\n")
     return outcome

@@ -397,3 +397,9 @@ def _finish(stage: Stage, name: str, crew: Crew) -> None:
     stage.end()
     for number in range(len(stage.done) + 1):
         _checkpoint(stage.run, name, number).unlink(missing_ok=True)
+
+
+def drop_leftovers(run: Run) -> None:
+    """Remove checkpoints to resume from that a kill has left behind a stage's end; for when nothing is in training."""
+    for leftover in sorted((run.path / "checkpoints").glob(".*")):
+        leftover.unlink()
