@@ -149,7 +149,8 @@ class GoalSearch:
         keys = {p.name: arguments.get(p.name) for p in tool.parameters if p.binds}
         if any(g.tool.name == tool.name and keys.items() <= g.arguments.items() for g in self.goals if keys):
             return False
-        named = {(self.spec.target(p.carries), arguments.get(p.name)) for p in tool.parameters if p.carries}
+        # a list, not a set: an argument may itself be a list
+        named = [(self.spec.target(p.carries), arguments.get(p.name)) for p in tool.parameters if p.carries]
         if tool.origin == "reader" and any(place in self.created for place in named):
             return False  # what a new record should say, people say when they ask for it
         undo = isinstance(tool.action, Procedure) and tool.action.undo
