@@ -53,7 +53,9 @@ def refusal(done: Done) -> str:
 
 
 def fresh(policy_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(policy_run, tmp_path / "run", ignore=shutil.ignore_patterns(".lock")))
+    # another test may have trained a tokenizer in the shared run
+    ignored = shutil.ignore_patterns(".lock", "checkpoints")
+    return Path(shutil.copytree(policy_run, tmp_path / "run", ignore=ignored))
 
 
 def test_from_nothing_to_scores(policy_run: Path, tmp_path: Path, omnia: Callable[..., Done]) -> None:

@@ -105,7 +105,7 @@ class LoopSizes:
     """How much of everything: what a loop costs."""
 
     suites: tuple[SuiteSize, ...] = (
-        SuiteSize("sft", 320, 60),
+        SuiteSize("sft", 280, 60),
         SuiteSize("rl", 8, 12),
         SuiteSize("hard", 0, 10),
         SuiteSize("diagnosis", 8, 8, ("training", "target")),
@@ -270,9 +270,11 @@ def train_round_one(site: TrainingSite, settings: LoopSettings) -> None:
 
 
 def judge(site: TrainingSite, policy: str, settings: LoopSettings) -> dict[str, Summary]:
-    """Evaluate a policy on everything it is judged on."""
-    judged = ("held_out", "held_out_target", "held_out_domains")
-    scores = {suite: evaluate(site, policy, suite, settings) for suite in judged}
+    """Evaluate a policy on everything it is judged on; random weights need one suite to show that they know nothing."""
+    scores = {"held_out": evaluate(site, policy, "held_out", settings)}
+    if policy == "base":
+        return scores
+    scores |= {suite: evaluate(site, policy, suite, settings) for suite in ("held_out_target", "held_out_domains")}
     chosen = suites(site.run)["held_out"]
     greedy = evaluate_policy(site, policy, "held_out_greedy", chosen, temperature=0.0, context=settings.context)
     return {**scores, "held_out_greedy": greedy}
@@ -408,9 +410,9 @@ def _outcome(
     }
     return LoopOutcome(
         policy={p: s["held_out"].pass_at_1 for p, s in scores.items()},
-        policy_greedy={p: s["held_out_greedy"].pass_at_1 for p, s in scores.items()},
-        policy_target={p: s["held_out_target"].pass_at_1 for p, s in scores.items()},
-        policy_domains={p: s["held_out_domains"].pass_at_1 for p, s in scores.items()},
+        policy_greedy={p: s["held_out_greedy"].pass_at_1 for p, s in scores.items() if "held_out_greedy" in s},
+        policy_target={p: s["held_out_target"].pass_at_1 for p, s in scores.items() if "held_out_target" in s},
+        policy_domains={p: s["held_out_domains"].pass_at_1 for p, s in scores.items() if "held_out_domains" in s},
         held_out_tasks=len(found["held_out"]),
         kl={name: round(kl(counts[name], counts["failures"]), 6) for name in ("original", "prd")},
         rescued=rescued,

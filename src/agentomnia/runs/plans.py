@@ -38,9 +38,9 @@ def _whole() -> DemoPlan:
         domains=Domains(),
         sizes=LoopSizes(),
         shape={},
-        sft=SftSettings(steps=800),
+        sft=SftSettings(steps=700),
         rl=RlSettings(steps=8, prompts=8, group=12),
-        evolved_sft=SftSettings(steps=220, rate=1e-3, embedding_rate=2e-4, growth=0.0),
+        evolved_sft=SftSettings(steps=180, rate=1e-3, embedding_rate=2e-4, growth=0.0),
         evolved_rl=RlSettings(steps=3, prompts=8, group=12),
         arms=RlSettings(
             steps=4, prompts=6, group=6, iterations=10, rate=5e-4, embedding_rate=1e-4, lambda_ce=1.0, rollback=steep
