@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from agentomnia.cli.main import main
 from agentomnia.environment.instance import Instance
 from agentomnia.environment.program import Program
 from agentomnia.environment.replay import ReplayProcess
@@ -40,6 +43,8 @@ from agentomnia.synthesis.environments.states import StateMaker
 from agentomnia.synthesis.tasks.dag.generate import DagProfile
 from agentomnia.synthesis.tasks.exposure import Exposure
 from agentomnia.synthesis.tasks.gate import Evaluated
+
+Done = subprocess.CompletedProcess[str]
 
 DOMAINS = (10006, 20014)
 TASKS_PER_ENVIRONMENT = 4
@@ -332,3 +337,21 @@ def library_tools() -> tuple[Tool, ...]:
         action=Search(entity="Book", filters=(Filter(parameter="status", field="status", op="equals"),)),
     )
     return lend, back, add, move, get, search
+
+
+@pytest.fixture
+def inside(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """The command in this process: the same `main`, without the time that an interpreter needs to start."""
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["omnia", *words])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, said.out, said.err)
+
+    return run

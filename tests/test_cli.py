@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from agentomnia.cli.main import main
 from agentomnia.llm.message import ToolCall
 from agentomnia.llm.scripted import Answer, Fault, ScriptedServer
 from agentomnia.runs.episodes import read_tasks
@@ -45,24 +44,6 @@ COMMANDS = (
 def omnia(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", OMNIA, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=env, cwd=cwd)
-
-
-@pytest.fixture
-def inside(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """The command in this process: the same `main`, without the time that an interpreter needs to start."""
-
-    def run(*words: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["omnia", *words])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(words, code, said.out, said.err)
-
-    return run
 
 
 def json_of(done: Done) -> dict[str, Any]:

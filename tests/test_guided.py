@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from agentomnia.cli.main import main
 from agentomnia.errors import InputError
 from agentomnia.evolution.guidance import SynthesisOrder
 from agentomnia.evolution.markdown import to_markdown
@@ -47,24 +45,6 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def omnia(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """The command in this process."""
-
-    def run(*words: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["omnia", *words])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        said = capsys.readouterr()
-        return Done(words, code, said.out, said.err)
-
-    return run
-
-
 def order(number: int, tasks: int, environments: int) -> SynthesisOrder:
     return SynthesisOrder(
         prd=f"PRD-TU-{number:03d}", target=SALON, domain=SALON, environments=environments, tasks=tasks,
@@ -73,16 +53,16 @@ def order(number: int, tasks: int, environments: int) -> SynthesisOrder:
     )  # fmt: skip
 
 
-def test_a_hand_written_prd_becomes_tasks(folder: Path, tmp_path: Path, omnia: Callable[..., Done]) -> None:
+def test_a_hand_written_prd_becomes_tasks(folder: Path, tmp_path: Path, inside: Callable[..., Done]) -> None:
     run = tmp_path / "run"
     common = ("--prd", str(folder), "--out", str(run), "--jobs", "1", "--json")
-    assert omnia("synth", "tasks", *common).returncode == 2, "environments come first"
-    done = omnia("synth", "environments", "--tasks", "3", *common)
+    assert inside("synth", "tasks", *common).returncode == 2, "environments come first"
+    done = inside("synth", "environments", "--tasks", "3", *common)
     assert json.loads(done.stdout)["kept"] == 1, done.stderr
     rows = list(read_jsonl(run / "environments.jsonl"))
     assert [row["domains"][0] for row in rows] == [SALON] and rows[0]["tools"] > 20
 
-    done = omnia("synth", "tasks", *common)
+    done = inside("synth", "tasks", *common)
     assert json.loads(done.stdout)["kept"] == 3, done.stderr
     assert Counter(row["suite"] for row in read_jsonl(run / "splits.jsonl")) == {"prd": 3}
     assert all(not row.get("tools") for row in read_jsonl(run / "tasks.jsonl")), "every tool is shown"
@@ -90,19 +70,19 @@ def test_a_hand_written_prd_becomes_tasks(folder: Path, tmp_path: Path, omnia: C
     assert applied and set(applied) == {"distractor"}
 
     (folder / "PRD-TU-001.md").write_text(to_markdown(prd(1, priority="High")), encoding="utf-8")
-    done = omnia("synth", "tasks", *common)
+    done = inside("synth", "tasks", *common)
     assert done.returncode == 2 and "start a new run" in done.stderr
 
 
 def test_other_sources_are_not_mixed_in(
-    folder: Path, finished_run: Path, tmp_path: Path, run_copy: Callable[[], Path], omnia: Callable[..., Done]
+    folder: Path, finished_run: Path, tmp_path: Path, run_copy: Callable[[], Path], inside: Callable[..., Done]
 ) -> None:
     path = str(folder)
-    done = omnia("synth", "environments", "--prd", path, "--domain", "10006", "--out", str(tmp_path / "run"))
+    done = inside("synth", "environments", "--prd", path, "--domain", "10006", "--out", str(tmp_path / "run"))
     assert done.returncode == 2 and "--domain" in done.stderr and not (tmp_path / "run").exists()
-    done = omnia("synth", "tasks", "--prd", path, "--out", str(run_copy()))
+    done = inside("synth", "tasks", "--prd", path, "--out", str(run_copy()))
     assert done.returncode == 2 and "omnia synth environments --prd" in done.stderr
-    done = omnia("synth", "environments", "--prd", str(tmp_path), "--out", str(tmp_path / "run"))
+    done = inside("synth", "environments", "--prd", str(tmp_path), "--out", str(tmp_path / "run"))
     assert done.returncode == 2 and "omnia prd new" in done.stderr
 
 

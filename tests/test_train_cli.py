@@ -13,29 +13,10 @@ from typing import Any
 
 import pytest
 
-from agentomnia.cli.main import main
 from agentomnia.runs import policies
 from agentomnia.runs.run import Run, read_jsonl
 
 Done = subprocess.CompletedProcess[str]
-
-
-@pytest.fixture
-def omnia(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """The command in this process."""
-
-    def run(*words: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["omnia", *words])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        said = capsys.readouterr()
-        return Done(words, code, said.out, said.err)
-
-    return run
 
 
 def value_of(done: Done) -> dict[str, Any]:
@@ -58,71 +39,71 @@ def fresh(policy_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(policy_run, tmp_path / "run", ignore=ignored))
 
 
-def test_from_nothing_to_scores(policy_run: Path, tmp_path: Path, omnia: Callable[..., Done]) -> None:
+def test_from_nothing_to_scores(policy_run: Path, tmp_path: Path, inside: Callable[..., Done]) -> None:
     path = fresh(policy_run, tmp_path)
     common = ("--out", str(path), "--jobs", "1", "--json")
     sft = ("train", "sft", "--steps", "2", "--batch", "1", *common)
-    first = value_of(omnia(*sft))
+    first = value_of(inside(*sft))
     assert first["policy"] == "sft" and first["last"]["step"] == 2 and first["last"]["loss"] > 0
     assert (path / "checkpoints/base/config.json").exists() and (path / "checkpoints/sft/model.safetensors").exists()
     weights = (path / "checkpoints/sft/model.safetensors").read_bytes()
-    assert value_of(omnia(*sft)) == first
+    assert value_of(inside(*sft)) == first
     assert (path / "checkpoints/sft/model.safetensors").read_bytes() == weights
 
-    assert "other steps" in refusal(omnia("train", "sft", "--steps", "3", "--batch", "1", *common))
-    assert "'base'" in refusal(omnia("train", "sft", "--name", "base", *common))
-    assert "'sft'" in refusal(omnia("train", "rl", "--name", "sft", *common))
-    assert "'environments'" in refusal(omnia("train", "sft", "--name", "environments", *common))
-    assert "small letters" in refusal(omnia("train", "rl", "--name", "../rl", *common))
+    assert "other steps" in refusal(inside("train", "sft", "--steps", "3", "--batch", "1", *common))
+    assert "'base'" in refusal(inside("train", "sft", "--name", "base", *common))
+    assert "'sft'" in refusal(inside("train", "rl", "--name", "sft", *common))
+    assert "'environments'" in refusal(inside("train", "sft", "--name", "environments", *common))
+    assert "small letters" in refusal(inside("train", "rl", "--name", "../rl", *common))
 
-    rl = value_of(omnia("train", "rl", "--steps", "1", "--prompts", "1", "--group", "2", "--no-rollback", *common))
+    rl = value_of(inside("train", "rl", "--steps", "1", "--prompts", "1", "--group", "2", "--no-rollback", *common))
     assert rl["last"]["rollouts"] == 2, "without rollback a failed group is not sampled again"
     assert [row["prefix"] for row in read_jsonl(path / "rl/rl/prefixes.jsonl")] == [0]
 
-    scores = value_of(omnia("train", "eval", "--policy", "rl", "--suite", "rl", "--trials", "2", *common))
+    scores = value_of(inside("train", "eval", "--policy", "rl", "--suite", "rl", "--trials", "2", *common))
     tasks = sum(row["suite"] == "rl" for row in read_jsonl(path / "splits.jsonl"))
     assert scores["tasks"] == 2 * tasks == len(list(read_jsonl(path / "evaluations/rl@rl/results.jsonl")))
-    again = omnia("train", "eval", "--policy", "rl", "--suite", "rl", *common)
+    again = inside("train", "eval", "--policy", "rl", "--suite", "rl", *common)
     assert "other trials" in refusal(again)
 
 
 def test_what_is_missing_is_said(
-    policy_run: Path, finished_run: Path, tmp_path: Path, omnia: Callable[..., Done]
+    policy_run: Path, finished_run: Path, tmp_path: Path, inside: Callable[..., Done]
 ) -> None:
     path = fresh(policy_run, tmp_path)
     out = ("--out", str(path))
-    assert "omnia train sft" in refusal(omnia("train", "rl", *out))
-    assert "omnia train sft" in refusal(omnia("train", "eval", "--policy", "sft", "--suite", "rl", *out))
-    assert "use one of rl, sft" in refusal(omnia("train", "sft", "--suite", "nothing", *out))
+    assert "omnia train sft" in refusal(inside("train", "rl", *out))
+    assert "omnia train sft" in refusal(inside("train", "eval", "--policy", "sft", "--suite", "rl", *out))
+    assert "use one of rl, sft" in refusal(inside("train", "sft", "--suite", "nothing", *out))
     (path / "checkpoints/sft").mkdir(parents=True)
     (path / "checkpoints/sft/model.safetensors").touch()
-    assert "tokenizer.json" in refusal(omnia("train", "rl", *out))
+    assert "tokenizer.json" in refusal(inside("train", "rl", *out))
     plain = Path(shutil.copytree(finished_run, tmp_path / "plain", ignore=shutil.ignore_patterns(".lock")))
-    assert "docs/training.md" in refusal(omnia("train", "sft", "--out", str(plain)))
+    assert "docs/training.md" in refusal(inside("train", "sft", "--out", str(plain)))
 
 
-def test_stages_of_the_loop_are_not_trained_over(policy_run: Path, tmp_path: Path, omnia: Callable[..., Done]) -> None:
+def test_stages_of_the_loop_are_not_trained_over(policy_run: Path, tmp_path: Path, inside: Callable[..., Done]) -> None:
     """A stage that no `omnia train` began, whether it finished or was stopped, keeps its name."""
     path = fresh(policy_run, tmp_path)
     with Run(path) as run:
         run.stage("sft", ("sft/metrics.jsonl",))
     before = (path / "journal.jsonl").read_bytes()
-    assert "another --name" in refusal(omnia("train", "sft", "--out", str(path)))
+    assert "another --name" in refusal(inside("train", "sft", "--out", str(path)))
     assert (path / "journal.jsonl").read_bytes() == before
 
 
 def test_without_the_packages_the_command_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, omnia: Callable[..., Done]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, inside: Callable[..., Done]
 ) -> None:
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
-    message = refusal(omnia("train", "sft", "--out", str(tmp_path / "run")))
+    message = refusal(inside("train", "sft", "--out", str(tmp_path / "run")))
     assert "torch" in message and "agentomnia[train]" in message
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [("sft", "--steps", "0"), ("rl", "--group", "1"), ("eval", "--trials", "0"), ("x",)])
-def test_wrong_usage_ends_with_2(words: tuple[str, ...], omnia: Callable[..., Done]) -> None:
-    done = omnia("train", *words)
+def test_wrong_usage_ends_with_2(words: tuple[str, ...], inside: Callable[..., Done]) -> None:
+    done = inside("train", *words)
     assert done.returncode == 2 and done.stdout == "" and "Usage" in done.stderr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
@@ -28,7 +27,7 @@ from agentomnia.llm.client import ChatClient, ModelEndpoint
 from agentomnia.runs.parallel import in_order, progress
 from agentomnia.runs.rows import read_rows
 from agentomnia.runs.run import Run, StageReport, read_jsonl
-from agentomnia.synthesis.environments.package import Package, load_package, write_text
+from agentomnia.synthesis.environments.package import Package, package_of, write_text
 from agentomnia.synthesis.trajectories.quality import QualityFinding, check_quality
 from agentomnia.synthesis.trajectories.teacher import TeacherAgent
 from agentomnia.task.task import PrivateTask, Task
@@ -64,12 +63,6 @@ def read_tasks(run_path: Path) -> Iterator[tuple[Task, PrivateTask]]:
             message = f"tasks.jsonl and tasks.private.jsonl differ at line {number}; make the tasks again"
             raise InputError(f"{run_path}: {message}")
         yield task, hidden
-
-
-@lru_cache(maxsize=32)
-def package_of(environments: Path, name: str) -> Package:
-    """An environment package, loaded once in each process."""
-    return load_package(environments / name)
 
 
 def _episode(item: EpisodeItem) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from agentomnia.errors import InputError
 from agentomnia.evaluation.summary import Summary, summarize
-from agentomnia.runs.episodes import package_of, read_tasks
+from agentomnia.runs.episodes import read_tasks
 from agentomnia.runs.parallel import progress
 from agentomnia.runs.rows import read_rows
 from agentomnia.runs.run import Run, Stage, read_jsonl
-from agentomnia.synthesis.environments.package import write_text
+from agentomnia.synthesis.environments.package import package_of, write_text
 from agentomnia.task.task import PrivateTask, Task
 from agentomnia.task.trajectory import Trajectory
 
@@ -94,16 +94,12 @@ def make_tokenizer(run: Run, suite: str) -> Path:
 
 
 def _texts(run: Run, task: Task, trajectory: Trajectory) -> Iterator[str]:
-    from agentomnia.training.chat import assistant_text
     from agentomnia.training.engines.local import view
 
     state = package_of(run.path / "environments", task.environment).state(task.state)
     yield view.opening(task, state, trajectory.tools)
     for message in trajectory.messages[2:]:
-        if message.role == "tool":
-            yield view.observation(message.content or "")
-        else:
-            yield assistant_text(message, thinking=False) if message.tool_calls else view.closing(message.content or "")
+        yield view.observation(message.content or "") if message.role == "tool" else view.said(message)
 
 
 def _identifiers(run: Run) -> set[str]:

@@ -9,10 +9,10 @@ from typing import TypeVar
 from agentomnia.errors import InputError, OmniaError
 from agentomnia.row import Row
 from agentomnia.runs.environments import worker_replayer
-from agentomnia.runs.episodes import EpisodeItem, package_of, read_tasks
+from agentomnia.runs.episodes import EpisodeItem, read_tasks
 from agentomnia.runs.parallel import in_order, progress
 from agentomnia.synthesis.environments.gate import ENVIRONMENT_CHECKS, Finding, verify_environment
-from agentomnia.synthesis.environments.package import load_package
+from agentomnia.synthesis.environments.package import load_package, package_of
 from agentomnia.synthesis.tasks.gate import TASK_CHECKS, Evaluated, TaskFinding, verify_task
 
 Subject = TypeVar("Subject")

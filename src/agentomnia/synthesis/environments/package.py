@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -146,3 +147,9 @@ def _read_json(path: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds no JSON object; make the file again")
     return value
+
+
+@lru_cache(maxsize=64)
+def package_of(environments: Path, name: str) -> Package:
+    """An environment package of a folder of packages, loaded once in each process."""
+    return load_package(environments / name)

@@ -86,10 +86,9 @@ def rl_step(
     """
     groups, collected, spent = _collect(crew, tasks, states, settings, epoch, f"{seed}/{step}")
     kept, rewards, report = _filter(groups)
-    updates = _update(crew, [g for g in kept if g is not None], settings, step)
+    last = _update(crew, [g for g in kept if g is not None], settings, step)
     signals = [group_signal(r) for r in rewards]
     reached = [r for group in groups for r in group]
-    last = updates[-1]
     metrics = {
         "step": step + 1,
         "epoch": epoch,
@@ -160,27 +159,24 @@ def _filter(
     return kept, rewards, report
 
 
-def _update(crew: Crew, groups: Sequence[RolloutGroup], settings: RlSettings, step: int) -> list[LossReport]:
-    """J updates on the groups that teach something; none where there is no such group."""
+def _update(crew: Crew, groups: Sequence[RolloutGroup], settings: RlSettings, step: int) -> LossReport:
+    """J updates on the groups that teach something, none where there is no such group; the last one's losses."""
     if not groups:
-        return [LossReport()]
+        return LossReport()
     shares = [list(groups[i::SHARES]) for i in range(SHARES)]
     golden = sum(sum(g.rollouts[0].golden) for g in groups)
     signal = sum(1 for g in groups if any(g.advantages))
     weights = Weighting(ce=settings.lambda_ce)
-    reports = []
+    counts = [tuple(sum(sum(r.own) for r in g.rollouts) for g in share) for share in shares]
+    arguments = [(share, StepTotals(tokens, signal, golden), weights) for share, tokens in zip(shares, counts)]
+    report = LossReport()
     for _ in range(settings.iterations):
-        arguments = [
-            (s, StepTotals(tuple(sum(sum(r.own) for r in g.rollouts) for g in s), signal, golden), weights)
-            for s in shares
-        ]
         report = LossReport()
         for part in crew.share("learn_rollouts", arguments):
             report = report.plus(part)
         scale = min(1.0, (step + 1) / settings.warmup)
         crew.weights.step(crew.gradient(), settings.optimizer(), scale)
-        reports.append(report)
-    return reports
+    return report
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -17,7 +17,7 @@ from agentomnia.environment.state import State
 from agentomnia.errors import InputError
 from agentomnia.llm.message import Message
 from agentomnia.task.task import Task
-from agentomnia.training.chat import END, assistant_text, tool_responses
+from agentomnia.training.chat import END, tool_responses
 from agentomnia.training.engines.local import view
 from agentomnia.training.engines.local.crew import SHARES, Crew
 from agentomnia.training.engines.local.optimizer import AdamW
@@ -88,8 +88,7 @@ def dialogue_tokens(messages: Sequence[Message], tokenizer: WordTokenizer) -> De
         if message.role == "tool":
             observed.append(view.observation(message.content or ""))
             continue
-        text = assistant_text(message, thinking=False) if message.tool_calls else view.closing(message.content or "")
-        said = tokenizer.encode(text + END)
+        said = tokenizer.encode(view.said(message) + END)
         read = tokenizer.encode(tool_responses(observed)) if observed else []
         observed = []
         ids += [*read, *said]

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentomnia.environment.state import State
+from agentomnia.llm.message import Message
 from agentomnia.task.task import Task
-from agentomnia.training.chat import END, START
+from agentomnia.training.chat import END, START, assistant_text
 
 _SECONDARY = ("min_", "max_")
 _SECONDARY_ENDS = ("_from", "_until")
@@ -73,6 +74,11 @@ def _shown(value: Any) -> Any:
         return value
     more = [f"{len(value) - RECORDS} more"] if len(value) > RECORDS else []
     return [*map(_shown, value[:RECORDS]), *more]
+
+
+def said(message: Message) -> str:
+    """An assistant's turn as the view says it: its calls, or the closing."""
+    return assistant_text(message, thinking=False) if message.tool_calls else closing(message.content or "")
 
 
 def closing(content: str) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from agentomnia.episodes.loop import Stage
-from agentomnia.synthesis.environments.package import Package, load_package
+from agentomnia.synthesis.environments.package import package_of
 from agentomnia.task.task import PrivateTask, Task
 from agentomnia.training.engines.local.policy import Policy, PolicyShape
 from agentomnia.training.engines.local.rollout import Golden, Rollout, Start, roll_out
@@ -39,15 +38,10 @@ class PolicyTask:
 
     def stage(self) -> Stage:
         """Where its episodes take place."""
-        package = _package(self.environments, self.task.environment)
+        package = package_of(self.environments, self.task.environment)
         spec = package.spec
         state = package.state(self.task.state)
         return Stage(self.task, self.private, package.program, state, spec.introduction, spec.policies)
-
-
-@lru_cache(maxsize=64)
-def _package(environments: Path, name: str) -> Package:
-    return load_package(environments / name)
 
 
 @dataclass(frozen=True)
