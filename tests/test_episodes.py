@@ -366,7 +366,7 @@ def test_the_last_message_only_is_read() -> None:
 def test_the_prompt_tells_what_is_needed_and_nothing_privileged(subjects: list[Evaluated]) -> None:
     for subject in subjects:
         where = stage_of(subject)
-        text = system_prompt(where)
+        text = system_prompt(where.introduction, where.policies, where.state, where.task.answer)
         assert subject.spec.introduction in text and all(p in text for p in subject.spec.policies)
         assert f"It is now {moment_in_words(subject.spec.clock)}." in text
         for field in subject.task.answer:

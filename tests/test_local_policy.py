@@ -92,8 +92,12 @@ def test_the_optimizer_is_adamw_of_torch() -> None:
     ours, theirs = new_policy(TINY, 1), new_policy(TINY, 1)
     weights = FlatWeights(ours)
     named = dict(theirs.named_parameters())
-    embeddings = named.pop("model.embed_tokens.weight")
-    groups = [{"params": list(named.values()), "lr": 1e-2}, {"params": [embeddings], "lr": 1e-3}]
+    embeddings, last_norm = named.pop("model.embed_tokens.weight"), named.pop("model.norm.weight")
+    groups = [
+        {"params": list(named.values()), "lr": 1e-2},
+        {"params": [embeddings], "lr": 1e-3},
+        {"params": [last_norm], "lr": 5e-2},
+    ]
     reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     for step in range(3):
         for policy in (ours, theirs):
@@ -101,7 +105,7 @@ def test_the_optimizer_is_adamw_of_torch() -> None:
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
         reference.step()
         reference.zero_grad()
-        assert weights.step(weights.gradient(), AdamW(1e-2, 1e-3), 1.0) == pytest.approx(float(norm), rel=1e-5)
+        assert weights.step(weights.gradient(), AdamW(1e-2, 1e-3, 5e-2), 1.0) == pytest.approx(float(norm), rel=1e-5)
     for (name, p), q in zip(ours.named_parameters(), theirs.parameters()):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6, msg=name)
 

@@ -7,10 +7,13 @@ OmniaError
 │   ├── ExpressionError      an expression is outside the language of cards
 │   ├── SeedError            an OpenAPI file, MCP dump or other seed cannot be read
 │   ├── TaxonomyError        an id or name that the taxonomy does not have
-│   └── RunError             a run directory that cannot be continued
+│   ├── RunError             a run directory that cannot be continued
+│   └── InstanceError        there is no such live instance, or it is another tenant's
 ├── EnvironmentFault         a tool let an exception escape, or broke the result protocol
+│   └── CallTimeout          a tool ran past its time and was stopped
 ├── ModelOutputError         a model answered outside the protocol
 └── InfrastructureError      a server, a worker or a disk failed: never the agent's fault
+    └── CapacityError        no room for another instance or call now
 """
 
 
@@ -46,8 +49,16 @@ class RunError(InputError):
     """A run directory that cannot be continued."""
 
 
+class InstanceError(InputError):
+    """There is no such live instance, or it is another tenant's."""
+
+
 class EnvironmentFault(OmniaError):
     """A tool let an exception escape, or answered outside the result protocol."""
+
+
+class CallTimeout(EnvironmentFault):
+    """A tool ran past its time and was stopped."""
 
 
 class ModelOutputError(OmniaError):
@@ -56,3 +67,7 @@ class ModelOutputError(OmniaError):
 
 class InfrastructureError(OmniaError):
     """A server, a worker or a disk failed: never the agent's fault."""
+
+
+class CapacityError(InfrastructureError):
+    """No room for another instance or call now."""

@@ -24,16 +24,35 @@ from agentomnia.row import digest
 _pack, _unpack = msgpack.packb, msgpack.unpackb
 
 
+class Origin:
+    """The state that instances start from and go back to; a group of rollouts shares one."""
+
+    def __init__(self, packed: bytes) -> None:
+        """Keep a packed state (`state.pack`)."""
+        self._packed = packed
+        self._uses = 0
+        self._ready: bytes | None = None
+        """The state once more, in the form that is quickest to read; never leaves this process."""
+
+    def state(self) -> State:
+        """A new copy."""
+        self._uses += 1
+        if self._uses == 1:  # most are used once, and not worth a second form
+            return unpack(self._packed)
+        if self._ready is None:
+            self._ready = marshal.dumps(unpack(self._packed))
+        state: State = marshal.loads(self._ready)
+        return state
+
+
 class Instance:
     """One isolated environment. Not for use from two threads at once."""
 
-    def __init__(self, program: Program, state: State) -> None:
+    def __init__(self, program: Program, state: State | Origin) -> None:
         """Start from a copy of `state`; the caller's object is never touched."""
         self.program = program
-        self._initial = pack(state)
-        self._ready: bytes | None = None
-        """The initial state once more, in the form that is quickest to read; never leaves this process."""
-        self._object = program.build(unpack(self._initial))
+        self._origin = state if isinstance(state, Origin) else Origin(pack(state))
+        self._object = program.build(self._origin.state())
         self._faulted: str | None = None
         self.undone: set[str] = set()
         """Tools of an imported class that changed the state and then failed."""
@@ -146,9 +165,7 @@ class Instance:
 
     def reset(self) -> None:
         """Go back to the state the instance was made with."""
-        if self._ready is None:
-            self._ready = marshal.dumps(unpack(self._initial))
-        self.adopt(marshal.loads(self._ready))
+        self.adopt(self._origin.state())
 
     def fork(self) -> Instance:
         """A second instance at the same state, sharing nothing; a faulted one's fork is faulted too."""

@@ -102,16 +102,21 @@ def _build_foreign(cls: Any, state: State) -> Any:
     return built
 
 
-def load_class(source: str, name: str) -> type:
+def load_class(source: str, name: str, code: CodeType | None = None) -> type:
     """Execute the source of a program and return its class.
 
     Only for source that the compiler wrote, or that the caller trusts.
+
+    Args:
+        source: defines the class.
+        name: of the class.
+        code: the source compiled before, where that is at hand.
 
     Raises:
         SpecError: the source does not define the class.
     """
     key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()
-    code = _CODE_CACHE.get(key)
+    code = code or _CODE_CACHE.get(key)
     qualified = f"agentomnia.environments.{name}"
     try:
         if code is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from agentomnia.episodes.agent import Agent
 from agentomnia.errors import EnvironmentFault, InfrastructureError, ModelOutputError
 from agentomnia.llm.message import Message, ToolCall
 from agentomnia.row import digest
+from agentomnia.task.criterion import AnswerField
 from agentomnia.task.grade import grade
 from agentomnia.task.render import moment_in_words
 from agentomnia.task.task import PrivateTask, Task
@@ -66,7 +68,7 @@ class Episode:
         """
         self.stage, self.instance, self.limits = stage, instance, limits or Limits()
         self.messages = [
-            Message(role="system", content=system_prompt(stage)),
+            Message(role="system", content=_opening(stage)),
             Message(role="user", content=stage.task.query),
         ]
         self.steps: list[Step] = []
@@ -195,21 +197,32 @@ def tool_list(stage: Stage) -> list[dict[str, Any]]:
     return [stage.program.tools[name].to_openai() for name in names]
 
 
-def system_prompt(stage: Stage) -> str:
-    """What the agent is told before the query."""
+def _opening(stage: Stage) -> str:
+    return system_prompt(stage.introduction, stage.policies, stage.state, stage.task.answer)
+
+
+def system_prompt(introduction: str, policies: Sequence[str], state: State, answer: Sequence[AnswerField] = ()) -> str:
+    """What an agent is told before the query.
+
+    Args:
+        introduction: of the environment.
+        policies: house rules.
+        state: the initial state, for the clock.
+        answer: what the final message must contain.
+    """
     lines = [
         "You help a person by calling tools. Call tools to find out what you need, never guess identifiers, "
         "change nothing that was not asked for, and write a final message without a call when you are done.",
         "",
-        stage.introduction,
+        introduction,
     ]
-    if stage.policies:
-        lines += ["", "House rules:", *(f"- {policy}" for policy in stage.policies)]
-    if "clock" in stage.state:
-        lines += ["", f"It is now {moment_in_words(stage.state['clock']['now'])}."]
-    if stage.task.answer:
+    if policies:
+        lines += ["", "House rules:", *(f"- {policy}" for policy in policies)]
+    if "clock" in state:
+        lines += ["", f"It is now {moment_in_words(state['clock']['now'])}."]
+    if answer:
         lines += ["", "End with a message that contains one JSON object with these fields:"]
-        lines += [f"- {a.name} ({a.type}): {a.description}" for a in stage.task.answer]
+        lines += [f"- {a.name} ({a.type}): {a.description}" for a in answer]
     return "\n".join(lines)
 
 

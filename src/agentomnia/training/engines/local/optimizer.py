@@ -3,6 +3,10 @@
 The vector is the policy's own memory: its parameters are views of it. Worker processes share it, so that an update is
 seen by all at once, and a checkpoint is three vectors and a number. A low rate for the tied embeddings matters at
 this size: a high one drowns the random part that copying stands on.
+
+The last norm has a rate of its own, for reinforcement learning. Its 128 weights scale the logits: they are how sure the
+policy is of itself. Adam moves every weight by about the rate, whatever its size; at the rate that the matrices bear
+(weights near 0.1) the scale (near 2) stays where it is, though every rewarded rollout says the same of it.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ class AdamW:
 
     rate: float
     embedding_rate: float
+    confidence_rate: float | None = None
+    """Of the last norm; `None` is `rate`."""
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
@@ -44,11 +50,13 @@ class FlatWeights:
         if len(self.values) != len(flat):
             raise ValueError(f"the storage holds {len(self.values)} weights, the policy has {len(flat)}")
         self.embedding = torch.zeros(len(flat), dtype=torch.bool, device=flat.device)
+        self.confidence = self.embedding.clone()
         offset = 0
         for name, parameter in parameters:
             n = parameter.numel()
             parameter.data = self.values[offset : offset + n].view_as(parameter)
             self.embedding[offset : offset + n] = "embed_tokens" in name
+            self.confidence[offset : offset + n] = name == "model.norm.weight"
             offset += n
         self._parameters = [p for _, p in parameters]
         self.first = torch.zeros_like(self.values)
@@ -84,7 +92,10 @@ class FlatWeights:
         mean = self.first / (1 - settings.beta1**self.updates)
         spread = (self.second / (1 - settings.beta2**self.updates)).sqrt_().add_(settings.epsilon)
         change = mean.div_(spread)
-        change.mul_(torch.where(self.embedding, settings.embedding_rate * scale, settings.rate * scale))
+        rates = torch.where(self.embedding, settings.embedding_rate, settings.rate)
+        if settings.confidence_rate is not None:
+            rates[self.confidence] = settings.confidence_rate
+        change.mul_(rates * scale)
         self.values.sub_(change)
         return norm
 

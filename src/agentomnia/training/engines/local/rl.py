@@ -40,6 +40,8 @@ class RlSettings:
     """J, updates on each mini-batch."""
     rate: float = 2e-4
     embedding_rate: float = 4e-5
+    confidence_rate: float = 0.15
+    """Of the last norm, which scales the logits: most of what rewards teach a small policy is how sure to be."""
     warmup: int = 4
     context: int = 768
     lambda_ce: float = 0.3
@@ -47,7 +49,7 @@ class RlSettings:
 
     def optimizer(self) -> AdamW:
         """AdamW with these rates; slower second moments than in SFT, since gradients of rewards are noisier."""
-        return AdamW(self.rate, self.embedding_rate, beta2=0.99)
+        return AdamW(self.rate, self.embedding_rate, self.confidence_rate, beta2=0.99)
 
     def sampling(self) -> Sampling:
         """Temperature 1 and top-p 1: the action space of training (paper, "training-inference mismatch correction")."""

@@ -36,6 +36,8 @@ class SftSettings:
     """Longest demonstration in tokens; longer ones are rejected, never cut."""
     rate: float = 3e-3
     embedding_rate: float = 6e-4
+    confidence_rate: float | None = None
+    """Of the last norm; `None` is `rate`. 0 keeps what reinforcement learning taught of confidence."""
     warmup: int = 20
     growth: float = 0.5
     """Share of the steps in which long demonstrations join the short ones."""
@@ -44,7 +46,7 @@ class SftSettings:
 
     def optimizer(self) -> AdamW:
         """AdamW with these rates."""
-        return AdamW(self.rate, self.embedding_rate)
+        return AdamW(self.rate, self.embedding_rate, self.confidence_rate)
 
     def scale(self, step: int) -> float:
         """Factor on the rates in a step, counted from 0."""

@@ -1,0 +1,71 @@
+"""Frames between a host and its workers, and between machines: four bytes of length, then msgpack.
+
+Only plain values travel, within limits; nothing that is read can run. A worker of a hostile environment may send any
+bytes it likes: what cannot be read is a `WireError`, and the host then ends that worker.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+
+from agentomnia.errors import InfrastructureError
+
+_LENGTH = struct.Struct(">I")
+
+FRAME_BYTES = 64 * 1024 * 1024
+"""Longest frame."""
+
+
+class WireError(InfrastructureError):
+    """Bytes that are no frame."""
+
+
+def frame(value: Any) -> bytes:
+    """A value as a frame.
+
+    Raises:
+        WireError: the value is longer than a frame may be.
+    """
+    body: bytes = msgpack.packb(value)
+    if len(body) > FRAME_BYTES:
+        raise WireError(f"a frame of {len(body)} bytes is over {FRAME_BYTES}; send less at once")
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader:
+    """Takes bytes as they come, gives values as they are whole."""
+
+    def __init__(self, most: int = FRAME_BYTES) -> None:
+        """Refuse frames longer than `most` bytes."""
+        self._most = most
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The values that have become whole with `data`.
+
+        Raises:
+            WireError: a frame is too long, or is not msgpack.
+        """
+        buffer = self._buffer
+        buffer += data
+        values, start, end = [], 0, len(buffer)
+        while end - start >= 4:
+            (length,) = _LENGTH.unpack_from(buffer, start)
+            if length > self._most:
+                raise WireError(f"a frame of {length} bytes is over {self._most}; the sender is no worker of ours")
+            if end - start - 4 < length:
+                break
+            values.append(_value(bytes(buffer[start + 4 : start + 4 + length])))
+            start += 4 + length
+        del buffer[:start]
+        return values
+
+
+def _value(body: bytes) -> Any:
+    try:
+        return msgpack.unpackb(body)
+    except (ValueError, RecursionError, TypeError) as error:
+        raise WireError(f"a frame cannot be read ({type(error).__name__}); the sender is no worker of ours") from None

@@ -1,0 +1,140 @@
+"""The inside of an isolated worker: one environment source, served over one socket.
+
+Runs after `isolation.lock_down`, so everything it needs is imported already. The first request carries the source;
+every later one is answered in the order of arrival as `[number, status, value]`:
+
+    ok         value is the answer
+    fault      value says what the environment did wrong; the worker goes on
+    broken     a call was stopped by the soft time limit, or escaped: the instance is dropped, its state unknown
+    refused    value says why the request could not be taken
+
+A tool that swallows the soft limit is ended by the host's watchdog, with the whole process.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from types import FrameType
+from typing import Any
+
+from agentomnia.environment.imported import json_problem
+from agentomnia.environment.program import Program, ToolSchema, load_class
+from agentomnia.errors import EnvironmentFault, OmniaError
+from agentomnia.sandbox.bench import Bench
+from agentomnia.sandbox.wire import FRAME_BYTES, FrameReader, WireError, frame
+
+_FAULT_CHARACTERS = 2_000
+_AGAIN_SECONDS = 0.05
+"""After the soft limit, how often a tool that caught it is interrupted again."""
+
+
+class _OutOfTime(BaseException):
+    """Not an `Exception`, so that ordinary handlers in a tool let it through."""
+
+
+def serve(sock: socket.socket, soft_seconds: float, answer_bytes: int) -> None:
+    """Answer requests until the socket closes.
+
+    Args:
+        sock: connected to the host.
+        soft_seconds: time of one request.
+        answer_bytes: longest answer.
+    """
+    clock = _Clock(soft_seconds)
+    reader, bench = FrameReader(FRAME_BYTES), None
+    while data := sock.recv(1 << 16):
+        answers = bytearray()
+        for number, operation, *rest in reader.feed(data):
+            if bench is None:
+                status, value, bench = _load(rest[1], clock)
+            else:
+                status, value = _do(bench, operation, rest, clock)
+            answers += _framed(number, status, value, answer_bytes)
+        sock.sendall(answers)
+
+
+class _Clock:
+    """The soft limit: raises `_OutOfTime` inside `with`, again and again until it is let through."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._running = False
+        signal.signal(signal.SIGALRM, self._ring)
+
+    def _ring(self, number: int, where: FrameType | None) -> None:
+        if self._running:
+            raise _OutOfTime
+
+    def __enter__(self) -> None:
+        self._running = True
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, _AGAIN_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        self._running = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _load(given: dict[str, Any], clock: _Clock) -> tuple[str, Any, Bench | None]:
+    """Execute the source; tells what of an imported class is no tool and no state."""
+    try:
+        with clock:
+            program = Program(
+                name=given["name"],
+                source=given["source"],
+                cls=load_class(given["source"], given["name"]),
+                tools={t["name"]: ToolSchema(**t) for t in given["tools"]},
+                foreign=given["foreign"],
+            )
+            return "ok", None, Bench(_without_opaque(program, given["sample"]) if program.foreign else program)
+    except _OutOfTime:
+        return "broken", "loading ran past its time", None
+    except BaseException as error:  # noqa: BLE001 - foreign code: whatever it raises, the host must hear of it
+        return "fault", _told(error), None
+
+
+def _without_opaque(program: Program, sample: bytes | None) -> Program:
+    """An imported program that knows which attributes JSON cannot hold: they are no part of the state."""
+    from dataclasses import replace
+
+    from agentomnia.environment.state import unpack
+
+    attributes = vars(program.build(unpack(sample) if sample is not None else {}))
+    return replace(program, opaque=frozenset(k for k, v in attributes.items() if json_problem(v) is not None))
+
+
+def _do(bench: Bench, operation: str, rest: list[Any], clock: _Clock) -> tuple[str, Any]:
+    try:
+        with clock:
+            return "ok", bench.do(operation, *rest)
+    except _OutOfTime:
+        return _broken(bench, rest, "it ran past its time")
+    except EnvironmentFault as fault:
+        return "fault", _told(fault)
+    except OmniaError as error:
+        return "refused", _told(error)
+    except BaseException as error:  # noqa: BLE001 - foreign code: SystemExit and the like end the call, not the worker
+        return _broken(bench, rest, _told(error))
+
+
+def _broken(bench: Bench, rest: list[Any], why: str) -> tuple[str, Any]:
+    bench.drop(rest[0])
+    return "broken", why
+
+
+def _framed(number: int, status: str, value: Any, most: int) -> bytes:
+    """The answer as a frame, or why there is none."""
+    try:
+        framed = frame([number, status, value])
+    except (TypeError, ValueError, OverflowError, RecursionError, MemoryError, WireError) as error:
+        return frame([number, "fault", f"the answer cannot be sent: {type(error).__name__}"])
+    if len(framed) > most:
+        return frame([number, "fault", f"the answer has {len(framed)} bytes, over {most}"])
+    return framed
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:_FAULT_CHARACTERS]
+    except Exception:  # noqa: BLE001 - foreign: even its message may raise
+        return type(error).__name__
