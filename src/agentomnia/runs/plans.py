@@ -38,14 +38,14 @@ def _whole() -> DemoPlan:
         domains=Domains(),
         sizes=LoopSizes(),
         shape={},
-        sft=SftSettings(steps=700),
-        rl=RlSettings(steps=10, prompts=8, group=12),
+        sft=SftSettings(steps=900),
+        rl=RlSettings(steps=8, prompts=12, group=8),
         evolved_sft=SftSettings(steps=180, rate=1e-3, embedding_rate=2e-4, confidence_rate=0.0, growth=0.0),
-        evolved_rl=RlSettings(steps=5, prompts=8, group=12),
+        evolved_rl=RlSettings(steps=4, prompts=12, group=8),
         arms=RlSettings(
             steps=4,
             prompts=6,
-            group=6,
+            group=4,
             iterations=10,
             rate=5e-4,
             embedding_rate=1e-4,
@@ -55,7 +55,7 @@ def _whole() -> DemoPlan:
         ),
         prd_tasks=400,
         prds=12,
-        arm_trials=8,
+        arm_trials=6,
     )
     return DemoPlan(BuiltinAuthor().domains, 4, loop)
 

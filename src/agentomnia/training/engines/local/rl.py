@@ -32,15 +32,15 @@ class RlSettings:
     """Sizes and rates; the rates are those at which a policy of a million weights improves and is not destroyed."""
 
     steps: int = 12
-    prompts: int = 8
+    prompts: int = 12
     """Tasks of a mini-batch."""
-    group: int = 12
+    group: int = 8
     """G, rollouts of a group."""
     iterations: int = 1
     """J, updates on each mini-batch."""
     rate: float = 2e-4
     embedding_rate: float = 4e-5
-    confidence_rate: float = 0.15
+    confidence_rate: float = 0.25
     """Of the last norm, which scales the logits: most of what rewards teach a small policy is how sure to be."""
     warmup: int = 4
     context: int = 768
