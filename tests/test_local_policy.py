@@ -92,12 +92,8 @@ def test_the_optimizer_is_adamw_of_torch() -> None:
     ours, theirs = new_policy(TINY, 1), new_policy(TINY, 1)
     weights = FlatWeights(ours)
     named = dict(theirs.named_parameters())
-    embeddings, last_norm = named.pop("model.embed_tokens.weight"), named.pop("model.norm.weight")
-    groups = [
-        {"params": list(named.values()), "lr": 1e-2},
-        {"params": [embeddings], "lr": 1e-3},
-        {"params": [last_norm], "lr": 5e-2},
-    ]
+    embeddings = named.pop("model.embed_tokens.weight")
+    groups = [{"params": list(named.values()), "lr": 1e-2}, {"params": [embeddings], "lr": 1e-3}]
     reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     for step in range(3):
         for policy in (ours, theirs):
@@ -105,9 +101,26 @@ def test_the_optimizer_is_adamw_of_torch() -> None:
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
         reference.step()
         reference.zero_grad()
-        assert weights.step(weights.gradient(), AdamW(1e-2, 1e-3, 5e-2), 1.0) == pytest.approx(float(norm), rel=1e-5)
+        assert weights.step(weights.gradient(), AdamW(1e-2, 1e-3), 1.0) == pytest.approx(float(norm), rel=1e-5)
     for (name, p), q in zip(ours.named_parameters(), theirs.parameters()):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_with_a_confidence_rate_the_last_norm_only_grows_or_shrinks(sign: float) -> None:
+    policy = new_policy(TINY, 1)
+    weights, norm = FlatWeights(policy), policy.get_parameter("model.norm.weight")
+    before = norm.detach().clone()
+    torch.manual_seed(3)
+    noise = torch.randn_like(before)
+    noise -= before * (noise @ before) / (before @ before)
+    gradient = torch.zeros_like(weights.values)
+    gradient[weights.confidence] = 100 * noise - sign * before
+    weights.step(gradient, AdamW(1e-2, 1e-3, 5e-2), 1.0)
+    torch.testing.assert_close(norm, before + sign * 5e-2 * before.sign(), rtol=1e-3, atol=1e-4)
+    still = FlatWeights(new_policy(TINY, 1))
+    still.step(gradient, AdamW(1e-2, 1e-3, 0.0), 1.0)
+    assert torch.equal(still.values[still.confidence], before)
 
 
 def test_an_update_that_is_not_finite_is_left_out() -> None:

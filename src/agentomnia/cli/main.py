@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from agentomnia.cli import card, check, demo, diagnose, importing, prd, synth, taxonomy, train
+from agentomnia.cli import card, check, demo, diagnose, importing, prd, serve, synth, taxonomy, train
 from agentomnia.errors import OmniaError
 
 app = typer.Typer(
@@ -27,6 +27,8 @@ app.command()(check.export)
 app.command()(check.report)
 app.command()(diagnose.diagnose)
 app.command()(demo.demo)
+app.command()(serve.serve)
+app.command()(serve.mcp)
 
 
 def main() -> None:

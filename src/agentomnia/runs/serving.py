@@ -17,6 +17,8 @@ from agentomnia.runs.episodes import read_tasks
 from agentomnia.runs.run import read_jsonl
 from agentomnia.sandbox.api import EnvironmentInfo
 from agentomnia.sandbox.catalog import Catalog, Source, TaskEntry
+from agentomnia.sandbox.host import Host, HostSettings
+from agentomnia.sandbox.local import LocalPlaces, LocalSettings
 from agentomnia.synthesis.environments.cache import CompiledEnvironment, compiled_environment
 from agentomnia.synthesis.environments.package import read_spec
 
@@ -42,6 +44,40 @@ def catalog_of(path: Path, *, isolate: bool = False) -> Catalog:
     if not folders:
         raise InputError(f"{path}: no environment in it; give a run, an import or an environment package")
     return Catalog({f.name: _source(f, splits.get(f.name, {}), isolate) for f in folders}, tasks)
+
+
+def host_of(catalog: Catalog, settings: HostSettings | None = None, *, unsafe: bool = False) -> Host:
+    """A host on this machine.
+
+    Args:
+        catalog: what it opens.
+        settings: how much at once.
+        unsafe: run untrusted code also where neither Landlock nor seccomp can hold it.
+    """
+    return Host(catalog, settings, LocalPlaces(LocalSettings(unsafe=unsafe)))
+
+
+def read_tokens(path: Path) -> dict[str, str]:
+    """Tenants by token, from lines `TOKEN TENANT`; empty lines and lines that begin with # do not count.
+
+    Raises:
+        InputError: the file cannot be read, holds no token, or has a line that is none.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; write a file of lines `TOKEN TENANT`") from None
+    found = {}
+    for number, line in enumerate(lines, 1):
+        parts = line.split()
+        if not parts or parts[0].startswith("#"):
+            continue
+        if len(parts) != 2:
+            raise InputError(f"{path} line {number}: not `TOKEN TENANT`; give both, separated by a space")
+        found[parts[0]] = parts[1]
+    if not found:
+        raise InputError(f"{path}: holds no token, so nobody could ask; write lines `TOKEN TENANT`")
+    return found
 
 
 def _folder(path: Path) -> Path:

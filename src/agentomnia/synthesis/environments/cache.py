@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import marshal
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -106,4 +107,5 @@ def _keep(path: Path, kept: dict[str, Any]) -> None:
         partial.write_bytes(marshal.dumps(kept))
         partial.replace(path)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()

@@ -4,9 +4,10 @@ The vector is the policy's own memory: its parameters are views of it. Worker pr
 seen by all at once, and a checkpoint is three vectors and a number. A low rate for the tied embeddings matters at
 this size: a high one drowns the random part that copying stands on.
 
-The last norm has a rate of its own, for reinforcement learning. Its 128 weights scale the logits: they are how sure the
-policy is of itself. Adam moves every weight by about the rate, whatever its size; at the rate that the matrices bear
-(weights near 0.1) the scale (near 2) stays where it is, though every rewarded rollout says the same of it.
+The last norm can learn in another way, for reinforcement learning. Its weights scale the logits: together they are how
+sure the policy is of itself, which every rewarded rollout says something about. Alone each follows noise, and at the rate
+that the matrices bear (weights near 0.1) their size (near 2) stays where it is. With a `confidence_rate` only their
+common size is learned, at that rate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class AdamW:
     rate: float
     embedding_rate: float
     confidence_rate: float | None = None
-    """Of the last norm; `None` is `rate`."""
+    """Of the last norm's common size; `None` treats it like any other weight."""
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
@@ -86,6 +87,8 @@ class FlatWeights:
         if norm != norm or norm == float("inf"):
             return norm
         gradient = gradient * min(1.0, settings.largest_norm / (norm + 1e-6))
+        if settings.confidence_rate is not None:
+            gradient[self.confidence] = _along(self.values[self.confidence], gradient[self.confidence])
         self.updates += 1
         self.first.mul_(settings.beta1).add_(gradient, alpha=1 - settings.beta1)
         self.second.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
@@ -121,3 +124,8 @@ class FlatWeights:
         self.first.copy_(state["first"])
         self.second.copy_(state["second"])
         self.updates = int(state["updates"][0])
+
+
+def _along(weights: Tensor, gradient: Tensor) -> Tensor:
+    """The part of a gradient that only makes the weights larger or smaller together."""
+    return weights * (gradient @ weights) / (weights @ weights)

@@ -38,10 +38,10 @@ class RlSettings:
     """G, rollouts of a group."""
     iterations: int = 1
     """J, updates on each mini-batch."""
-    rate: float = 2e-4
-    embedding_rate: float = 4e-5
-    confidence_rate: float = 0.25
-    """Of the last norm, which scales the logits: most of what rewards teach a small policy is how sure to be."""
+    rate: float = 5e-5
+    embedding_rate: float = 1e-5
+    confidence_rate: float = 0.08
+    """How fast it learns how sure to be, see `optimizer`."""
     warmup: int = 4
     context: int = 768
     lambda_ce: float = 0.3

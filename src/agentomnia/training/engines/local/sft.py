@@ -37,7 +37,7 @@ class SftSettings:
     rate: float = 3e-3
     embedding_rate: float = 6e-4
     confidence_rate: float | None = None
-    """Of the last norm; `None` is `rate`. 0 keeps what reinforcement learning taught of confidence."""
+    """See `optimizer`. 0 keeps what reinforcement learning taught of confidence."""
     warmup: int = 20
     growth: float = 0.5
     """Share of the steps in which long demonstrations join the short ones."""
