@@ -34,7 +34,7 @@ from agentomnia.sandbox.places import Isolated
 from agentomnia.synthesis.environments.package import load_package
 from agentomnia.task.task import PrivateTask, Task, answer_message
 
-QUICK = WorkerLimits(soft_seconds=0.3, hard_seconds=0.9)
+QUICK = WorkerLimits(soft_seconds=0.5, hard_seconds=1.5)
 
 Play = Callable[[Host], Awaitable[None]]
 
@@ -43,7 +43,7 @@ def at(catalog: Catalog, play: Play, settings: HostSettings | None = None, local
     """Play on a host, and see that nothing is left afterwards."""
 
     async def run() -> None:
-        host = Host(catalog, settings, LocalPlaces(local or LocalSettings(limits=QUICK)))
+        host = Host(catalog, settings, LocalPlaces(local))
         try:
             await asyncio.wait_for(play(host), 60)
         finally:
@@ -313,7 +313,7 @@ def test_a_call_that_ends_its_worker_costs_nobody_else_anything(tool: str, why: 
         assert (await culprit.call("read", {}))["data"] == 6
         assert (await neighbour.call("read", {}))["data"] == 17
 
-    at(counters(counter(), counter("Other")), play)
+    at(counters(counter(), counter("Other")), play, local=LocalSettings(limits=QUICK))
 
 
 def test_an_answer_outside_the_protocol_is_the_environments_fault() -> None:
@@ -333,7 +333,8 @@ def test_a_source_that_does_not_load_is_the_environments_fault() -> None:
                 await session.digest()
 
     texts = ("import", "class Other: pass", "raise SystemExit", "while True: pass")
-    at(counters(*(counter(f"bad{len(t)}", text=t) for t in texts)), play)
+    limits = WorkerLimits(soft_seconds=0.1, hard_seconds=0.3)
+    at(counters(*(counter(f"bad{len(t)}", text=t) for t in texts)), play, local=LocalSettings(limits=limits))
 
 
 def kill_workers(host: Host) -> int:
@@ -416,7 +417,7 @@ def test_leases_end_and_nothing_is_left() -> None:
         with pytest.raises(InstanceError):
             host.session(abandoned[0])
 
-    at(counters(), play, HostSettings(lease_seconds=0.5, sweep_seconds=0.02))
+    at(counters(), play, HostSettings(lease_seconds=2.0, sweep_seconds=0.05))
 
 
 def test_over_the_limit_is_refused_at_once_and_room_comes_back() -> None:
@@ -440,7 +441,7 @@ def test_calls_beyond_the_queue_are_refused() -> None:
         found = await asyncio.gather(*(s.call("read", {}) for s in sessions), return_exceptions=True)
         assert sum(isinstance(f, CapacityError) for f in found) == 4
 
-    at(counters(), play, local=LocalSettings(limits=QUICK, waiting=2))
+    at(counters(), play, local=LocalSettings(waiting=2))
 
 
 def test_memory_of_live_instances_is_bounded(served: Catalog) -> None:
@@ -469,7 +470,7 @@ def test_workers_make_room_for_each_other() -> None:
         with pytest.raises(CapacityError):
             await busy[2].call("read", {})
 
-    at(counters(*(counter(f"c{n}") for n in range(5))), play, local=LocalSettings(limits=QUICK, workers=2))
+    at(counters(*(counter(f"c{n}") for n in range(5))), play, local=LocalSettings(workers=2))
 
 
 def test_untrusted_code_is_refused_where_nothing_can_hold_it() -> None:
@@ -479,7 +480,7 @@ def test_untrusted_code_is_refused_where_nothing_can_hold_it() -> None:
             return False
 
     async def run() -> None:
-        places = LocalPlaces(LocalSettings(limits=QUICK), Nothing(**vars(LocalPlaces().isolation)))
+        places = LocalPlaces(None, Nothing(**vars(LocalPlaces().isolation)))
         host = Host(counters(), places=places)
         with pytest.raises(InfrastructureError, match="--unsafe"):
             await (await host.open("Counter")).digest()

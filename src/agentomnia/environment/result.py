@@ -40,4 +40,5 @@ def protocol_breach(answer: Any) -> str | None:
     error = answer["error"]
     if not isinstance(error, dict) or error.keys() != {"code", "message", "hint"}:
         return "error lacks code, message or hint"
-    return None if error["code"] in ERROR_CODES else f"error code {error['code']!r} is not in the closed list"
+    known = isinstance(error["code"], str) and error["code"] in ERROR_CODES
+    return None if known else f"error code {error['code']!r} is not in the closed list"

@@ -1,8 +1,8 @@
 """The process that workers are forked from: everything a worker needs is imported here, before there is foreign code.
 
 Started by `sandbox.zygote` as `python -m agentomnia.sandbox.forkserver FD`, with one end of a socket of the host's.
-Says hello, is told limits and level, then forks a worker for every socket that it is sent, and answers with the
-worker's process as a file descriptor (`pidfd`), which means the same process in whatever namespace it is used.
+Says hello, is told limits and level, gets ready, then forks a worker for every socket that it is sent, and answers with
+the worker's process as a file descriptor (`pidfd`), which means the same process in whatever namespace it is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentomnia.errors import InfrastructureError
 from agentomnia.sandbox import kernel, seccomp
 from agentomnia.sandbox.isolation import Isolation, WorkerLimits, lock_down
 
-HELLO = b"hello"
+HELLO, READY = b"hello", b"ready"
 LOCKED, NOT_LOCKED = b"\x01", b"\x00"
 """The first byte of every worker: whether it is locked down; after `NOT_LOCKED` comes why."""
 MESSAGE_BYTES = 1 << 16
@@ -70,6 +70,7 @@ def main() -> None:
     serve: Callable[[socket.socket, float, int], None] = _found(settings.serve)
     signal.signal(signal.SIGCHLD, _reap)
     _settle()
+    control.send(READY)
     descriptor = _fork_on_demand(control)
     if descriptor is None:
         return

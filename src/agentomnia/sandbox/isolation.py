@@ -120,7 +120,7 @@ def lock_down(limits: WorkerLimits, isolation: Isolation, held_bytes: int) -> No
         if isolation.seccomp:
             seccomp.install(limits.deny_randomness)
             _prove(errno.EPERM)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise InfrastructureError(
             f"a worker cannot be locked down: {error}; the kernel has changed since the start or forbids it here: "
             "start again, and compare the level that is printed"

@@ -18,6 +18,7 @@ from agentomnia.errors import CapacityError, EnvironmentFault, InfrastructureErr
 from agentomnia.sandbox.bench import Bench
 from agentomnia.sandbox.catalog import Source
 from agentomnia.sandbox.wire import FrameReader, WireError, frame
+from agentomnia.sandbox.worker import LOAD_FACTOR
 from agentomnia.sandbox.zygote import Forked
 
 
@@ -194,7 +195,9 @@ class Isolated(asyncio.Protocol):
         number, status, answer = value
         expected, future = self._waiting[0] if self._waiting else (None, None)
         if future is None or type(number) is not int or number != expected:
-            raise WireError("an answer that nobody asked for")
+            raise WireError("an answer that nobody asked for; the sender is no worker of ours")
+        if type(status) is not str or status not in _STATUSES:
+            raise WireError("an answer of no known kind; the sender is no worker of ours")
         self._waiting.popleft()
         self._watch()
         if not future.done():  # its caller may have gone away
@@ -206,7 +209,9 @@ class Isolated(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(self._hard, self._bite)
+            loads = self._waiting[0][0] == 1
+            seconds = self._hard * (LOAD_FACTOR if loads else 1)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._bite)
 
     def _bite(self) -> None:
         self._late = True
@@ -232,12 +237,19 @@ class Isolated(asyncio.Protocol):
         self._forked.kill(signal.SIGKILL)
 
 
+_STATUSES = frozenset(("ok", "fault", "broken", "refused"))
+_TOLD_CHARACTERS = 2_500
+"""Of what a worker says of itself, which may be anything."""
+
+
 def _settle(future: asyncio.Future[Any], status: Any, answer: Any) -> None:
     if status == "ok":
         future.set_result(answer)
-    elif status == "broken":
-        future.set_exception(BrokenCall(str(answer), late="past its time" in str(answer)))
+        return
+    told = answer[:_TOLD_CHARACTERS] if isinstance(answer, str) else "it gives no reason"
+    if status == "broken":
+        future.set_exception(BrokenCall(told, late="past its time" in told))
     elif status == "fault":
-        future.set_exception(EnvironmentFault(str(answer)))
+        future.set_exception(EnvironmentFault(told))
     else:
-        future.set_exception(InfrastructureError(f"a worker refused: {str(answer)[:500]}; open the session again"))
+        future.set_exception(InfrastructureError(f"a worker refused: {told}; open the session again"))

@@ -8,6 +8,7 @@ does not, the environment is not deterministic, and the caller gets an infrastru
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -115,10 +116,13 @@ class HostedSession:
             unknown = next((tool for tool, _ in calls if tool not in self.tools), None)
             if unknown is not None:
                 raise InputError(f"there is no tool {unknown[:80]!r}; nothing of the batch was called")
-            answers, fault = await self._ask("batch", [[tool, dict(arguments)] for tool, arguments in calls])
+            told = await self._ask("batch", [[tool, dict(arguments)] for tool, arguments in calls])
+            if not _is_batch(told, len(calls)):
+                raise self._faulted("answered no batch")
+            answers, fault = told
             checked = [await self._accept(tool, given, answer) for (tool, given), answer in zip(calls, answers)]
             if fault is not None:
-                raise self._faulted(str(fault))
+                raise self._failed(EnvironmentFault(str(fault)))
             return checked
 
     async def reset(self) -> None:
@@ -224,11 +228,12 @@ class HostedSession:
         if isinstance(self._place, InProcess):
             checked: Result = answer
             return checked
-        breach = protocol_breach(answer)
-        if breach is not None:
+        mark = _checksum(answer)
+        breach = protocol_breach(answer) if mark is not None else "answered what JSON does not have"
+        if mark is None or breach is not None:
             raise self._faulted(f"{tool} {breach}")
         if answer["ok"]:
-            self._log.append((msgpack.packb([tool, arguments]), _checksum(answer)))
+            self._log.append((msgpack.packb([tool, arguments]), mark))
             if len(self._log) >= _LOG_MOST:
                 await self._checkpoint()
         accepted: Result = answer
@@ -265,9 +270,7 @@ class HostedSession:
                 raise CallTimeout(f"{operation} in {self.source.id}: {broken}") from None
             raise self._faulted(str(broken)) from None
         except EnvironmentFault as fault:
-            if not self.source.foreign:  # an imported class is put back by its instance and may go on
-                self._fault = str(fault)
-            raise
+            raise self._failed(fault) from None
 
     async def _wake(self) -> Place:
         if self._place is not None and self._place.alive:
@@ -292,8 +295,8 @@ class HostedSession:
     async def _replay(self, place: Place, handle: int) -> None:
         if not self._log:
             return
-        answers, fault = await place.ask("batch", handle, [msgpack.unpackb(packed) for packed, _ in self._log])
-        if fault is not None or [_checksum(a) for a in answers] != [mark for _, mark in self._log]:
+        told = await place.ask("batch", handle, [msgpack.unpackb(packed) for packed, _ in self._log])
+        if not _is_batch(told, len(self._log)) or [_checksum(a) for a in told[0]] != [mark for _, mark in self._log]:
             raise InfrastructureError(
                 f"{self.source.id} does not replay as it ran, so its state is lost; drop this rollout, and look for "
                 "clocks, randomness or globals in the environment"
@@ -305,14 +308,34 @@ class HostedSession:
             place.handles -= 1
             place.drop(self._handle)
 
+    def _failed(self, fault: EnvironmentFault) -> EnvironmentFault:
+        """Take note of a fault of a call; an imported class is put back by its instance, and may go on."""
+        if not self.source.foreign:
+            self._fault = str(fault)
+        return fault
+
     def _faulted(self, why: str) -> EnvironmentFault:
         """Remember a fault; the session refuses to go on until it is reset or restored."""
         self._fault = why
         return EnvironmentFault(f"{self.source.id}: {why}")
 
 
-def _checksum(answer: Any) -> int:
-    return zlib.crc32(msgpack.packb(answer))
+_json_text = json.JSONEncoder(allow_nan=False).encode
+
+
+def _checksum(answer: Any) -> int | None:
+    """A short mark of an answer; `None` where it holds what JSON does not have, as a hostile worker's may."""
+    try:
+        return zlib.crc32(_json_text(answer).encode())
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _is_batch(told: Any, calls: int) -> bool:
+    """Whether this is an answer to so many calls: one for each, or fewer and why no more."""
+    if not isinstance(told, list | tuple) or len(told) != 2 or not isinstance(told[0], list):
+        return False
+    return len(told[0]) == calls if told[1] is None else len(told[0]) < calls
 
 
 def _state_of(snapshot: Any) -> State:

@@ -6,6 +6,7 @@ bytes it likes: what cannot be read is a `WireError`, and the host then ends tha
 
 from __future__ import annotations
 
+import gc
 import struct
 from typing import Any
 
@@ -17,6 +18,7 @@ _LENGTH = struct.Struct(">I")
 
 FRAME_BYTES = 64 * 1024 * 1024
 """Longest frame."""
+_LARGE_BYTES = 1 << 16
 
 
 class WireError(InfrastructureError):
@@ -65,7 +67,14 @@ class FrameReader:
 
 
 def _value(body: bytes) -> Any:
+    # millions of empty lists fit into a frame, and would call the collector ten thousand times
+    pause = len(body) > _LARGE_BYTES and gc.isenabled()
+    if pause:
+        gc.disable()
     try:
         return msgpack.unpackb(body)
     except (ValueError, RecursionError, TypeError) as error:
         raise WireError(f"a frame cannot be read ({type(error).__name__}); the sender is no worker of ours") from None
+    finally:
+        if pause:
+            gc.enable()

@@ -25,7 +25,7 @@ from typing import IO
 
 from agentomnia.errors import InfrastructureError
 from agentomnia.sandbox import bubblewrap
-from agentomnia.sandbox.forkserver import HELLO, LOCKED, MESSAGE_BYTES
+from agentomnia.sandbox.forkserver import HELLO, LOCKED, MESSAGE_BYTES, READY
 from agentomnia.sandbox.isolation import Isolation, WorkerLimits
 
 WORKER = "agentomnia.sandbox.worker:serve"
@@ -33,6 +33,8 @@ _START_SECONDS, _FORK_SECONDS = 60.0, 30.0
 """Far over what it takes (0.5 s and 3 ms), since a busy machine is no reason to fail."""
 _CREDENTIALS = struct.Struct("3i")
 _TOLD_BYTES = 2_000
+_VICTIM_SCORE = "500"
+"""Half of the scale of the kernel's out-of-memory score."""
 
 
 class Forked:
@@ -167,7 +169,11 @@ class Zygote:
             theirs.close()
             try:
                 process = await _hello(control)
+                _prefer_as_victim(process)
                 control.send(self._settings(_held_bytes(process)))
+                await _readable(control, _START_SECONDS)
+                if control.recv(MESSAGE_BYTES) != READY:
+                    raise ConnectionError("it ended before it was ready")
             except OSError as error:
                 self._stop()
                 said.seek(0)
@@ -216,11 +222,11 @@ async def _readable(sock: socket.socket, seconds: float) -> None:
         TimeoutError: nothing came; an `OSError`, like every other end of the forkserver.
     """
     loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(sock.fileno(), lambda: ready.done() or ready.set_result(None))
+    ready = asyncio.Event()
+    loop.add_reader(sock.fileno(), ready.set)
     try:
         async with asyncio.timeout(seconds):
-            await ready
+            await ready.wait()
     finally:
         loop.remove_reader(sock.fileno())
 
@@ -230,11 +236,17 @@ async def _hello(control: socket.socket) -> int:
     await _readable(control, _START_SECONDS)
     message, extra, _, _ = control.recvmsg(MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
     if message != HELLO:
-        raise ConnectionError("it ended before it was ready")
+        raise ConnectionError("it ended while it began")
     data = next(d for level, kind, d in extra if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS))
     process: int = _CREDENTIALS.unpack(data)[0]
     control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
     return process
+
+
+def _prefer_as_victim(process: int) -> None:
+    """Where memory runs out, the kernel ends workers, which inherit this, before the host."""
+    with suppress(OSError):
+        Path(f"/proc/{process}/oom_score_adj").write_text(_VICTIM_SCORE)
 
 
 def _held_bytes(process: int) -> int:
