@@ -58,6 +58,25 @@ def test_a_run_is_served_played_and_stopped(finished_run: Path, isolate: tuple[s
         assert process.wait(20) == 0
 
 
+def test_instances_live_on_a_node_agent(finished_run: Path, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-that-nobody-guesses\n")
+    command = [sys.executable, "-m", "agentomnia.sandbox.node", "--token-file", str(token)]
+    with subprocess.Popen(command, stdout=-1, text=True) as node:
+        try:
+            assert node.stdout is not None
+            where = json.loads(node.stdout.readline())["listening"]
+            task, private = next(iter(read_tasks(finished_run)))
+            with served(finished_run, "--node", where, "--node-token", str(token)) as (address, _):
+                with SandboxClient(address) as client, client.open(task.environment, task=task.id) as session:
+                    session.batch([(call.tool, call.arguments) for call in private.calls])
+                    assert session.score(answer_message(private.answer)).reward == 1.0
+                with urllib.request.urlopen(f"{address}/metrics", timeout=10) as page:
+                    assert "omnia_nodes 1" in page.read().decode()
+        finally:
+            node.kill()
+
+
 def test_tokens_separate_tenants(finished_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text("# who may ask\nalpha-token alpha\n\nbeta-token beta\n")
@@ -92,6 +111,8 @@ def run(*arguments: str) -> Done:
 def test_errors_say_what_to_do(tmp_path: Path, finished_run: Path) -> None:
     empty = run("serve", str(tmp_path), "--port", "0")
     assert empty.returncode == 2 and "no environment" in empty.stderr
+    alone = run("serve", str(finished_run), "--node", "127.0.0.1:1", "--port", "0")
+    assert alone.returncode == 2 and "--node-token" in alone.stderr
     beyond = run("serve", str(finished_run), "--host", "0.0.0.0", "--port", "0")
     assert beyond.returncode == 2 and "--tokens" in beyond.stderr and "--everybody" in beyond.stderr
 

@@ -39,12 +39,17 @@ def serve(
     sessions: Annotated[int, typer.Option("--sessions", min=1, help="Sessions at once.")] = 100_000,
     idle: Annotated[float, typer.Option("--idle", help="Seconds after which an unused session hibernates.")] = 60.0,
     lease: Annotated[float, typer.Option("--lease", help="Seconds after which an unused session is closed.")] = 3600.0,
+    node: Annotated[
+        list[str] | None,
+        typer.Option("--node", help="HOST:PORT of a node agent for the instances; may be repeated."),
+    ] = None,
+    node_token: Annotated[Path | None, typer.Option("--node-token", help="File with the token of the nodes.")] = None,
     isolate: Isolate = False,
     unsafe: Unsafe = False,
     json_output: Json = False,
 ) -> None:
     """Serve environments over MCP, OpenEnv, ORS, REST and WebSocket until interrupted."""
-    from agentomnia.runs.serving import catalog_of, host_of, read_tokens
+    from agentomnia.runs.serving import catalog_of, host_of, node_addresses, read_tokens
     from agentomnia.sandbox.gateway import LOOPBACK, GatewaySettings
     from agentomnia.sandbox.host import HostSettings
     from agentomnia.sandbox.server import serve as serve_sandbox
@@ -56,7 +61,8 @@ def serve(
         )
     catalog = catalog_of(path, isolate=isolate)
     settings = GatewaySettings(tokens=known, origins=frozenset(origin or ()))
-    served = host_of(catalog, HostSettings(sessions=sessions, idle_seconds=idle, lease_seconds=lease), unsafe=unsafe)
+    limits = HostSettings(sessions=sessions, idle_seconds=idle, lease_seconds=lease)
+    served = host_of(catalog, limits, unsafe=unsafe, nodes=node_addresses(node or (), node_token))
 
     def ready(address: str) -> None:
         if json_output:

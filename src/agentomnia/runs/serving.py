@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,12 @@ from agentomnia.runs.episodes import read_tasks
 from agentomnia.runs.run import read_jsonl
 from agentomnia.sandbox.api import EnvironmentInfo
 from agentomnia.sandbox.catalog import Catalog, Source, TaskEntry
+from agentomnia.sandbox.cluster import ClusterPlaces, NodeAddress
 from agentomnia.sandbox.host import Host, HostSettings
+from agentomnia.sandbox.link import Endpoint
 from agentomnia.sandbox.local import LocalPlaces, LocalSettings
+from agentomnia.sandbox.node import read_token
+from agentomnia.sandbox.places import Places
 from agentomnia.synthesis.environments.cache import CompiledEnvironment, compiled_environment
 from agentomnia.synthesis.environments.package import read_spec
 
@@ -46,15 +50,41 @@ def catalog_of(path: Path, *, isolate: bool = False) -> Catalog:
     return Catalog({f.name: _source(f, splits.get(f.name, {}), isolate) for f in folders}, tasks)
 
 
-def host_of(catalog: Catalog, settings: HostSettings | None = None, *, unsafe: bool = False) -> Host:
-    """A host on this machine.
+def host_of(
+    catalog: Catalog,
+    settings: HostSettings | None = None,
+    *,
+    unsafe: bool = False,
+    nodes: Sequence[NodeAddress] = (),
+) -> Host:
+    """A host whose instances live on this machine, or on node agents.
 
     Args:
         catalog: what it opens.
         settings: how much at once.
         unsafe: run untrusted code also where neither Landlock nor seccomp can hold it.
+        nodes: agents that run (`python -m agentomnia.sandbox.node`).
     """
-    return Host(catalog, settings, LocalPlaces(LocalSettings(unsafe=unsafe)))
+    places: Places = ClusterPlaces(nodes) if nodes else LocalPlaces(LocalSettings(unsafe=unsafe))
+    return Host(catalog, settings, places)
+
+
+def node_addresses(endpoints: Sequence[str], token_file: Path | None) -> tuple[NodeAddress, ...]:
+    """Agents as a person names them.
+
+    Args:
+        endpoints: `HOST:PORT` or `unix:PATH` of each.
+        token_file: holds the token of all of them.
+
+    Raises:
+        InputError: an endpoint is none, or there is no token.
+    """
+    if not endpoints:
+        return ()
+    if token_file is None:
+        raise InputError("node agents ask for a token; give the file that they were started with: --node-token FILE")
+    token = read_token(token_file)
+    return tuple(NodeAddress(Endpoint.parse(text), token) for text in endpoints)
 
 
 def read_tokens(path: Path) -> dict[str, str]:

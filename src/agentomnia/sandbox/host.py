@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -57,6 +57,7 @@ class Host:
         """
         self.catalog, self.settings = catalog, settings or HostSettings()
         self.places: Places = places or LocalPlaces()
+        self.places.vacate = self._vacate
         self._sessions: dict[str, HostedSession] = {}
         self._states: dict[tuple[str, str], bytes] = {}
         self._handles = itertools.count(1)
@@ -170,6 +171,12 @@ class Host:
     def _over(self, packed: int) -> bool:
         handles = sum(place.handles for place in self.places.all())
         return (handles + 1) * packed * _LIVE_FACTOR > self.settings.live_bytes
+
+    async def _vacate(self, leaves: Callable[[Place], bool]) -> None:
+        """Let the sessions sleep whose instances are at a place that goes away."""
+        for session in list(self._sessions.values()):
+            if session.place is not None and leaves(session.place):
+                await self._hibernate(session)
 
     async def _hibernate(self, session: HostedSession) -> None:
         try:

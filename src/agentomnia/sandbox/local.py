@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from agentomnia.errors import CapacityError, EnvironmentFault, InfrastructureError
 from agentomnia.sandbox.catalog import Source
 from agentomnia.sandbox.isolation import Isolation, WorkerLimits, probe
-from agentomnia.sandbox.places import BrokenCall, InProcess, Isolated, Place, WorkerGone
+from agentomnia.sandbox.places import BrokenCall, InProcess, Isolated, Place, Vacate, WorkerGone
 from agentomnia.sandbox.zygote import Zygote
 
 
@@ -43,6 +43,7 @@ class LocalPlaces:
             isolation: what holds untrusted code; probed when it is first needed.
         """
         self.settings = settings or LocalSettings()
+        self.vacate: Vacate | None = None
         self._isolation = isolation
         self._zygote: Zygote | None = None
         self._groups: dict[str, list[Place]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from agentomnia.environment.program import Program
@@ -71,8 +71,15 @@ class Place(Protocol):
         ...
 
 
+Vacate = Callable[[Callable[["Place"], bool]], Awaitable[None]]
+"""Lets the sessions sleep whose instances are at a place for which the argument is true."""
+
+
 class Places(Protocol):
     """Where benches can stand: this machine, or several."""
+
+    vacate: Vacate | None
+    """Set by the host, for places that go away while their sessions go on."""
 
     async def find(self, source: Source, sample: bytes) -> Place:
         """A place for one more instance of an environment.

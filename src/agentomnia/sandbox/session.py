@@ -89,6 +89,11 @@ class HostedSession:
         return system_prompt(info.introduction, info.policies, unpack(self._initial), task.answer if task else ())
 
     @property
+    def place(self) -> Place | None:
+        """Where its instance lives, if it is awake."""
+        return self._place
+
+    @property
     def awake(self) -> bool:
         """Whether an instance is live."""
         return self._place is not None

@@ -4,10 +4,10 @@ The vector is the policy's own memory: its parameters are views of it. Worker pr
 seen by all at once, and a checkpoint is three vectors and a number. A low rate for the tied embeddings matters at
 this size: a high one drowns the random part that copying stands on.
 
-The last norm can learn in another way, for reinforcement learning. Its weights scale the logits: together they are how
-sure the policy is of itself, which every rewarded rollout says something about. Alone each follows noise, and at the rate
-that the matrices bear (weights near 0.1) their size (near 2) stays where it is. With a `confidence_rate` only their
-common size is learned, at that rate.
+The last norm can learn in another way, for reinforcement learning. Its weights scale the logits: together they are
+how sure the policy is of itself, which every rewarded rollout says something about. Alone each follows noise, and at
+the rate that the matrices bear (weights near 0.1) their size (near 2) stays where it is. With a `confidence_rate` only
+their common size is learned, at that rate.
 """
 
 from __future__ import annotations
