@@ -52,7 +52,7 @@ class Plan:
     sizes: tuple[int, ...] = SIZES
 
 
-QUICK = Plan(calls=320, rounds=1, round_seconds=3.0, sessions=200, workers=3, sizes=(100, 1_000))
+QUICK = Plan(calls=320, rounds=1, round_seconds=3.0, sessions=800, workers=3, sizes=(100, 1_000))
 
 
 class Server:

@@ -66,14 +66,14 @@ class Case:
 def post(path: str, value: Any = None, **headers: str) -> bytes:
     """A POST of JSON on a connection that stays."""
     body = json.dumps(value, separators=(",", ":")).encode() if value is not None else b""
-    named = {"host": "127.0.0.1", "content-type": "application/json", "content-length": str(len(body)), **headers}
+    named = {"host": "127.0.0.1:80", "content-type": "application/json", "content-length": str(len(body)), **headers}
     lines = [f"POST {path} HTTP/1.1", *(f"{name.replace('_', '-')}: {text}" for name, text in named.items())]
     return "\r\n".join((*lines, "", "")).encode() + body
 
 
 def _upgrade(path: str) -> bytes:
     lines = (
-        f"GET {path} HTTP/1.1", "host: 127.0.0.1", "connection: Upgrade", "upgrade: websocket",
+        f"GET {path} HTTP/1.1", "host: 127.0.0.1:80", "connection: Upgrade", "upgrade: websocket",
         "sec-websocket-version: 13", "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==", "", "",
     )  # fmt: skip
     return "\r\n".join(lines).encode()

@@ -283,7 +283,7 @@ async def memory(folder: Path, kind: str, sessions: int) -> dict[str, float]:
             await session.hibernate()
         if number in (sessions // 10, sessions):
             marks.append(sum(memory_mb(pid) for pid in (os.getpid(), *_workers())))
-    each_kib = (marks[1] - marks[0]) * 1024 / (sessions - sessions // 10)
+    each_kib = max(0.01, (marks[1] - marks[0]) * 1024 / (sessions - sessions // 10))
     await host.close()
     return {"kib": round(each_kib, 2), "in_4gib": int(4 * _GIB / 1024 / each_kib), "measured": sessions}
 

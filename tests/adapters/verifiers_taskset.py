@@ -111,7 +111,9 @@ def model(scripts: dict[str, list[Any]]) -> Iterator[Model]:
 
 
 async def play(source: str, episodes: list[dict[str, Any]], server: Model) -> None:
-    config = vf.SingleAgentEnvConfig.model_validate({"taskset": {"id": "omnia-tasks", "task": {"url": source}}})
+    taskset = {"id": "omnia-tasks", "task": {"url": source}}
+    here = {"runtime": {"type": "subprocess"}}  # elsewhere the harness would need a tunnel to this machine
+    config = vf.SingleAgentEnvConfig.model_validate({"taskset": taskset, "agent": here})
     env = vf.load_environment(config)
     assert type(env).__name__ == "OmniaEnv"
     tasks = {task.data.id: task for task in env.taskset}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent
 SOURCE = TESTS.parent / "src"
 sys.path[:0] = [str(SOURCE), str(TESTS)]
+# read when Ray is imported: a token of this run's own rather than one in the user's home, and nothing sent to anybody
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
 
 import ray  # noqa: E402
 
@@ -59,7 +62,7 @@ async def check(pairs: list[Pair]) -> None:
 def main() -> None:
     paths = os.pathsep.join((str(SOURCE), str(TESTS)))
     ray.init(
-        num_cpus=3, include_dashboard=False, _node_ip_address="127.0.0.1", object_store_memory=80 << 20,
+        num_cpus=3, include_dashboard=False, object_store_memory=80 << 20,
         runtime_env={"env_vars": {"PYTHONPATH": paths}}, log_to_driver=False,
     )  # fmt: skip
     try:

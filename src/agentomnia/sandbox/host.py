@@ -79,8 +79,7 @@ class Host:
         self, environment: str, *, task: str | None = None, state: str | None = None, tenant: str = LOCAL_TENANT
     ) -> HostedSession:
         """Open a session; see `api.Sandbox.open`."""
-        if self.draining or len(self._sessions) >= self.settings.sessions:
-            raise CapacityError(f"no room for another session ({len(self._sessions)} are open); try again later")
+        self._check_room()
         source = self.catalog.source(environment)
         entry = self.catalog.entry(task) if task is not None else None
         if entry is not None and entry.task.environment != environment:
@@ -132,8 +131,7 @@ class Host:
 
     def fork(self, session: HostedSession, snapshot: bytes) -> HostedSession:
         """A second session at a snapshot."""
-        if self.draining or len(self._sessions) >= self.settings.sessions:
-            raise CapacityError(f"no room for another session ({len(self._sessions)} are open); try again later")
+        self._check_room()
         forked = session.sibling(self._name())
         forked.become(snapshot)
         return self._admit(forked)
@@ -142,6 +140,12 @@ class Host:
         """A place for one more live instance; see `Places.find`."""
         await self._make_room(len(sample))
         return await self.places.find(source, sample)
+
+    def _check_room(self) -> None:
+        if self.draining:
+            raise InfrastructureError("the sandbox is going away; open the session at another one")
+        if len(self._sessions) >= self.settings.sessions:
+            raise CapacityError(f"no room for another session ({len(self._sessions)} are open); try again later")
 
     def _name(self) -> str:
         return f"{self.settings.node}-{secrets.token_hex(12)}"

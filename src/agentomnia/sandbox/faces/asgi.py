@@ -130,10 +130,10 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-# made once: json.loads and json.dumps with options build a new coder at every call
+# made once, since json.loads and json.dumps with options build a new coder each time; no value here has cycles
 _decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_encode_text = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_encode_text = json.JSONEncoder(allow_nan=False, ensure_ascii=False, check_circular=False).encode
 
 
 def read_json(body: bytes | str) -> Any:
