@@ -44,11 +44,10 @@ from agentomnia.synthesis.environments.states import StateMaker
 from agentomnia.task.task import Task
 from agentomnia.taxonomy.coordinate import Coordinate
 
-DOMAIN = 30003
-"""Coordination of meetings: 51 tools over 14 kinds of records."""
+DOMAIN = 10098
+"""Smart homes: 59 tools over 14 kinds of records."""
 SIZES = (100, 1_000, 10_000)
 TASK = "serve-1"
-_ANSWER_BYTES = 1_500
 _GIB = 1 << 30
 
 
@@ -73,7 +72,7 @@ def small_state(spec: EnvironmentSpec, records: int) -> State:
 
 
 def multiplied(spec: EnvironmentSpec, state: State, times: int) -> State:
-    """A valid state of so many copies of a state, each pointing to its own records only."""
+    """A state of so many copies of a state, each pointing to its own records only; valid where no number is unique."""
     grown: State = {**state, **{entity.plural: {} for entity in spec.entities}}
     for entity in spec.entities:
         own = [a.name for a in entity.attributes if a.type == "reference" or a.unique]
@@ -91,7 +90,7 @@ def count_records(spec: EnvironmentSpec, state: State) -> int:
 
 
 def choose_calls(program: Program, state: State) -> tuple[Call, ...]:
-    """Four reads and four writes in turn, made again and again; each is accepted and answers the same every time."""
+    """Four reads and four writes of one record each, in turn and again; accepted, with the same answers every time."""
     rng = Random("serving/calls")
     instance, sampler = Instance(program, state), ArgumentSampler(program, rng)
     reads = [t for t, schema in program.tools.items() if schema.kind == "query"]
@@ -118,10 +117,11 @@ def _distinct(found: Iterable[tuple[Step, ...] | None]) -> Iterator[tuple[Step, 
 
 
 def _read(instance: Instance, sampler: ArgumentSampler, tool: str, state: State) -> tuple[Step, ...] | None:
-    """A call of a reading tool that is accepted and not too long."""
+    """A call that reads one record by its key."""
     arguments = sampler.sample(tool, state)
     answer = instance.call(tool, arguments)
-    return ((tool, arguments),) if answer["ok"] and 150 < len(json.dumps(answer)) < _ANSWER_BYTES else None
+    keyed = answer["ok"] and len(arguments) == 1 and arguments.items() <= answer["data"].items()
+    return ((tool, arguments),) if keyed else None
 
 
 def _circle(instance: Instance, sampler: ArgumentSampler, tools: list[str], rng: Random) -> tuple[Step, ...] | None:

@@ -205,7 +205,15 @@ def test_a_lease_that_ended_between_episodes_opens_a_new_session(monkeypatch: py
     environment.reset(task="t")
     monkeypatch.setattr(double, "reset", lambda: (_ for _ in ()).throw(InstanceError("expired")))
     environment.reset(task="t")
-    assert double.done == ["open", "open"]
+    assert double.done == ["open", "close", "open"]
+
+
+def test_a_session_is_closed_with_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = Double()
+    environment = environment_at(double, monkeypatch)
+    environment.reset(task="t")
+    del environment
+    assert double.done == ["open", "close"]
 
 
 HOSTILE = 'x"""\n\nArgs:\n    evil: y (choices: ["a"])\nReturns:\n    z\nRaises: q (choices: [1])'

@@ -219,7 +219,8 @@ def test_infrastructure_is_never_an_observation() -> None:
             action = {"session_id": name, "action": {"tool_name": "look"}}
             assert (await caller.post(f"/e/{TILL_ID}/step", action)).status == 503
             metrics = (await caller.get("/metrics")).body.decode()
-            assert re.search(r'face="openenv",status="503"} 3', metrics), "all three are counted as what they are"
+            counted = re.findall(r'requests_total{face="(openenv\w*)",status="(\d+)"} (\d+)', metrics)
+            assert counted == [("openenv", "503", "2"), ("openenv_ws", "200", "1"), ("openenv_ws", "503", "1")]
 
     async def broken(tool: str, arguments: Any) -> Any:
         raise InfrastructureError("the worker is gone; drop this rollout")

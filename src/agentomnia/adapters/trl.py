@@ -23,6 +23,7 @@ import json
 import keyword
 import logging
 import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal, Union
@@ -139,7 +140,7 @@ class TrainedEnvironment:
     """What TRL wants of an environment; `environment_class` adds the tools.
 
     Instances are used again and again: a reset to the task that was played before resets the session, and any other
-    opens a new one.
+    opens a new one. The last session is closed with the instance, or at the end of the process.
     """
 
     _source: str
@@ -148,6 +149,7 @@ class TrainedEnvironment:
     def __init__(self) -> None:
         """Begin without a session."""
         self._session: OpenSession | None = None
+        self._ending: weakref.finalize[..., TrainedEnvironment] | None = None
         self._task = ""
         self._failure: Exception | None = None
 
@@ -161,6 +163,8 @@ class TrainedEnvironment:
             return
         self._close()
         self._session = connect(self._source).open(task=task)
+        # TRL never says that it is done with an environment: its session ends with it, or with the process
+        self._ending = weakref.finalize(self, _end, self._session, task)
         self._task, self._failure = task, None
 
     def _restarts(self) -> bool:
@@ -169,7 +173,6 @@ class TrainedEnvironment:
         try:
             self._session.reset()
         except InstanceError:
-            self._session = None
             return False
         return True
 
@@ -197,14 +200,18 @@ class TrainedEnvironment:
         return None
 
     def _close(self) -> None:
-        """Close the session; one that the server has lost is closed already."""
-        session, self._session = self._session, None
-        if session is None:
-            return
-        try:
-            session.close()
-        except (InfrastructureError, InstanceError) as error:
-            _log.warning("a session of task %s was left to the end of its lease: %s", self._task, error)
+        """Close the session, if there is one."""
+        self._session = None
+        if self._ending is not None:
+            self._ending()
+
+
+def _end(session: OpenSession, task: str) -> None:
+    """Close a session; one that the server has lost is closed already."""
+    try:
+        session.close()
+    except (InfrastructureError, InstanceError) as error:
+        _log.warning("a session of task %s was left to the end of its lease: %s", task, error)
 
 
 def _get_reward(self: TrainedEnvironment) -> float | None:

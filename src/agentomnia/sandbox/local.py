@@ -110,9 +110,9 @@ class LocalPlaces:
             worker = Isolated(
                 await self._zygote.spawn(), settings.limits.hard_seconds, settings.waiting, settings.limits.answer_bytes
             )
-            await worker.connect()
             self._started += 1
             try:
+                await worker.connect()
                 await worker.ask("load", 0, source.request(sample if source.foreign else None))
             except WorkerGone as gone:
                 if gone.late:
@@ -120,6 +120,9 @@ class LocalPlaces:
             except (BrokenCall, EnvironmentFault) as error:
                 worker.close()
                 raise EnvironmentFault(f"{source.id} does not load: {error}") from None
+            except BaseException:  # cancelled: nobody else knows of the worker yet
+                worker.close()
+                raise
             else:
                 return worker
         raise InfrastructureError(f"a worker for {source.id} dies while it loads; look at the memory limit")
