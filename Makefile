@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test test-clients check bench clean
 
 setup: .venv/installed
 
@@ -11,15 +11,18 @@ setup: .venv/installed
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 		($(PYTHON) -m pip install --quiet --user virtualenv && $(PYTHON) -m virtualenv --quiet .venv)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'  # first, so that nothing pulls a CUDA stack unasked
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,train]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,train,serve]'
 	@touch $@
 
 demo: setup
 	$(BIN)/omnia demo --out runs/demo --jobs $(JOBS)
 
 test: setup
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not clients"
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
+
+test-clients: setup
+	$(BIN)/python -m pytest -m clients
 
 check: setup
 	$(BIN)/ruff check .
@@ -29,6 +32,7 @@ check: setup
 bench: setup
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/synthesis.py
+	$(BIN)/python benchmarks/serving.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

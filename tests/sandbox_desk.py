@@ -64,6 +64,10 @@ class DeskSession:
         self.tools = TOOLS if task is None else {name: TOOLS[name] for name in task.tools}
         self.prompt = "You count. Grüße."
 
+    def call_at_once(self, tool: str, arguments: Mapping[str, Any]) -> Result | None:
+        """Here every call may wait."""
+        return None
+
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Result:
         if tool not in self.tools:
             return failure("not_found", f"There is no tool {tool!r}.", "Use another.")

@@ -9,7 +9,7 @@ import pytest
 from adapters.serving import run_script, served, solved
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_tasks_are_played_as_the_generator_plays_them(finished_run: Path, tmp_path: Path) -> None:
     episodes = solved(finished_run)
     with served(finished_run) as address:

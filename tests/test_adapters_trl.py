@@ -264,7 +264,7 @@ def test_environments_that_own_their_reward_are_scored_by_state(source: str, loc
     environment._close()
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_grpo_trains_on_sessions_of_a_server(policy_run: Path, tmp_path: Path) -> None:
     episodes = solved(policy_run, 40, "rl")
     with served(policy_run) as address:

@@ -9,7 +9,7 @@ import pytest
 from adapters.serving import run_script, served, solved
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_rollouts_use_the_tools_of_their_own_session(finished_run: Path, tmp_path: Path) -> None:
     episodes = solved(finished_run)
     with served(finished_run) as address:

@@ -15,7 +15,7 @@ REQUIREMENTS = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_trajectories_run_in_verls_agent_loop_and_are_graded(policy_run: Path, tmp_path: Path) -> None:
     episodes = solved(policy_run)
     with served(policy_run) as address:

@@ -521,7 +521,7 @@ def test_what_is_told_of_an_environment() -> None:
 # Real clients
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_the_package_s_own_clients() -> None:
     python = client_python("openenv", ["openenv==0.10.0"])
 

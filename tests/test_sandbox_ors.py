@@ -333,7 +333,7 @@ def test_tenants_do_not_meet() -> None:
 # Real clients
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_the_openreward_client() -> None:
     python = client_python("openreward", ["openreward==0.1.167"])
     told, left = served(
@@ -343,7 +343,7 @@ def test_the_openreward_client() -> None:
     assert left == 0
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_the_adapter_of_trl() -> None:
     python = client_python("trl-openreward", ["openreward==0.1.167", "trl==1.16.0", "datasets", "jinja2"])
     told, left = served(lambda address: run_client(python, CLIENTS / "trl_openreward.py", address, seconds=400))

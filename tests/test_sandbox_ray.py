@@ -16,7 +16,7 @@ REQUIREMENTS = (
 )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.clients
 def test_sessions_outlive_a_killed_and_a_drained_node_that_ray_placed() -> None:
     python = client_python("ray", REQUIREMENTS)
     said = run_client(python, Path(__file__).parent / "clients" / "ray_nodes.py", seconds=300)

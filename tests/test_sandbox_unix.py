@@ -331,6 +331,9 @@ class Slow:
     def session(self, instance: str, tenant: str = "local") -> Slow:
         return self
 
+    def call_at_once(self, tool: str, arguments: dict[str, Any]) -> None:
+        return None
+
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         await self.gate.wait()
         if tool == "late":

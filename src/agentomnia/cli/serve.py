@@ -120,8 +120,10 @@ def _paste(address: str, catalog: Catalog) -> str:
         "                session.info.tools, session.call(tool, arguments), session.score(message)",
         f"REST        curl -X POST {address}/v1/sessions -H 'content-type: application/json' -d '{json.dumps(chosen)}'",
         f"MCP         {address}/i/SESSION/mcp       the id comes from REST; omnia mcp PACKAGE for desktop clients",
-        f"OpenEnv     {address}/e/{name}",
-        f"ORS         {address}/ors",
+        f"OpenEnv     base URL {address}/e/{name}",
+        f'ORS         OpenRewardSpec("{address}", env_name="{name}"), after',
+        f"            export OPENREWARD_SESSION_URL={address} OPENREWARD_API_URL={address}",
+        "trainers    docs/adapters.md",
         f"metrics     {address}/metrics",
     ]
     return "\n".join(lines)

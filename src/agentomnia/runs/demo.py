@@ -33,7 +33,7 @@ from agentomnia.runs.validate import validate_environments, validate_tasks
 from agentomnia.synthesis.environments.package import write_text
 from agentomnia.task.task import PrivateTask, Task, answer_message
 
-CHAT_TASKS = 20
+CHAT_TASKS = 12
 SCRIPTED_MODEL = "scripted-reference"
 FLOORS = ("null", "apology", "random")
 

@@ -57,7 +57,7 @@ def _whole() -> DemoPlan:
         prds=12,
         arm_trials=6,
     )
-    return DemoPlan(BuiltinAuthor().domains, 4, loop)
+    return DemoPlan(BuiltinAuthor().domains, 3, loop)
 
 
 def _quick() -> DemoPlan:

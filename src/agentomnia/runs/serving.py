@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,6 +176,7 @@ def _proved(path: Path, states: tuple[str, ...], splits: dict[str, tuple[str, ..
         text=lambda: compiled.source,
         state=package.state,
         program=None if isolate else compiled.program,
+        code=lambda: marshal.dumps(compiled.code),
         problem=package.problem,
     )
 

@@ -80,6 +80,10 @@ class Session(Protocol):
         """Call a tool; a tool that is not exposed is answered as unknown (`not_found`)."""
         ...
 
+    def call_at_once(self, tool: str, arguments: Mapping[str, Any]) -> Result | None:
+        """What `call` gives where nothing has to be waited for; `None`, with nothing done, where something has."""
+        ...
+
     async def batch(self, calls: Sequence[Call]) -> list[Result]:
         """Make calls in order, in one go; stops at none, but raises where one faults."""
         ...

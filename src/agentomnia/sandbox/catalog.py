@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import MAGIC_NUMBER
 from typing import Any
 
 from agentomnia.environment.program import Program, ToolSchema
@@ -39,6 +40,8 @@ class Source:
     """Imported: promises nothing (see `Program.foreign`)."""
     problem: Callable[[State], str | None] = lambda state: None
     """Why a state is none of this environment's, or `None`."""
+    code: Callable[[], bytes] | None = None
+    """The source compiled by this Python (`marshal`), where that is at hand: a worker starts ten times quicker."""
 
     @property
     def id(self) -> str:
@@ -50,6 +53,7 @@ class Source:
         return {
             "name": self.class_name,
             "source": self.text(),
+            "code": [MAGIC_NUMBER, self.code()] if self.code is not None else None,
             "tools": [vars(t) for t in self.info.tools.values()],
             "foreign": self.foreign,
             "sample": sample,

@@ -195,7 +195,9 @@ class Node:
         """Ask for gauges until the connection ends."""
         while link.up:
             try:
-                told = await asyncio.wait_for(link.ask("gauges"), self._settings.silence_seconds)
+                # not `wait_for`: in Python 3.11 it may swallow a cancellation that comes with the answer
+                async with asyncio.timeout(self._settings.silence_seconds):
+                    told = await link.ask("gauges")
             except TimeoutError:
                 return
             first, self._told = not self._told, told

@@ -225,7 +225,7 @@ class Gateway:
         if self.settings.loopback and not self._right_host(request.header(b"host")):
             raise Refusal(421, "this server answers for loopback names only; use http://127.0.0.1 and its port")
         if self._tenants and request.path[0] != "health":
-            request.tenant = self._tenant(request.header(b"authorization"))
+            request.tenant = self._tenant(request.header(b"authorization"), request.header(b"x-api-key"))
 
     def _right_origin(self, origin: str) -> bool:
         if origin in self.settings.origins:
@@ -241,9 +241,11 @@ class Gateway:
         name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
         return name in LOOPBACK or name in self.settings.hosts
 
-    def _tenant(self, authorization: str | None) -> str:
+    def _tenant(self, authorization: str | None, key: str | None) -> str:
+        """Whose token it is; clients of ORS send theirs as `X-API-Key`."""
         scheme, _, token = (authorization or "").partition(" ")
-        tenant = self._tenants.get(_fingerprint(token.strip())) if scheme.lower() == "bearer" else None
+        given = token.strip() if scheme.lower() == "bearer" else key
+        tenant = self._tenants.get(_fingerprint(given)) if given else None
         if tenant is None:
             message = "a valid token is missing; send the header Authorization: Bearer TOKEN"
             raise Refusal(401, message, ((b"www-authenticate", b"Bearer"),))

@@ -25,6 +25,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,16 @@ def _source(key: str, given: Mapping[str, Any], trust: bool) -> Source:
         return Program(name=name, source=text, cls=load_class(text, name), tools=tools)
 
     info = EnvironmentInfo(f"{key}@{mark}", name, "", (), tools, (), trusted)
-    return Source(info, name, lambda: text, no_state, program if trusted else None, bool(given["foreign"]))
+    code = given["code"]
+    return Source(
+        info=info,
+        class_name=name,
+        text=lambda: text,
+        state=no_state,
+        program=program if trusted else None,
+        foreign=bool(given["foreign"]),
+        code=(lambda: code[1]) if code is not None and code[0] == MAGIC_NUMBER else None,
+    )
 
 
 def main() -> None:

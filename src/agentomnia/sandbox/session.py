@@ -56,7 +56,9 @@ class HostedSession:
         self.id, self.tenant, self.source = name, tenant, source
         self._host, self._entry, self._initial = host, entry, initial
         self._base: bytes | None = None
-        """Compressed snapshot of a later state; `None` where that is the initial state."""
+        """Snapshot of a later state; `None` where that is the initial state."""
+        self._shrunk: bytes | None = None
+        """The base, compressed, in place of it while the session hibernates."""
         self._log: list[tuple[bytes, int]] = []
         """Calls accepted since the base, packed, with the checksum of each answer; only where a worker may die."""
         self._place: Place | None = None
@@ -105,16 +107,19 @@ class HostedSession:
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Result:
         """Call a tool; one that is not exposed is answered as unknown."""
-        place = self._place
-        if isinstance(place, InProcess) and self._fault is None and not self._lock.locked():
-            return self._call_here(place, tool, arguments)  # nothing to wait for, so nothing to put in order
+        answer = self.call_at_once(tool, arguments)
+        if answer is not None:
+            return answer
         async with self._lock:
             if tool not in self.tools:
                 return _unknown(tool)
-            answer = await self._ask("call", tool, arguments)
-            return await self._accept(tool, arguments, answer)
+            return await self._accept(tool, arguments, await self._ask("call", tool, arguments))
 
-    def _call_here(self, place: InProcess, tool: str, arguments: Mapping[str, Any]) -> Result:
+    def call_at_once(self, tool: str, arguments: Mapping[str, Any]) -> Result | None:
+        """Call a tool where that needs no waiting: the instance is awake in this process, and no call is in flight."""
+        place = self._place
+        if not isinstance(place, InProcess) or self._fault is not None or self._lock.locked():
+            return None
         self._host.touch(self)
         if tool not in self.tools:
             return _unknown(tool)
@@ -211,7 +216,7 @@ class HostedSession:
             if self._place is None:
                 return
             if self._fault is None:
-                await self._checkpoint()
+                self._shrunk, self._base = zlib.compress(await self._checkpoint(), 1), None
             self._sleep()
 
     def sibling(self, name: str) -> HostedSession:
@@ -224,7 +229,7 @@ class HostedSession:
 
     def _at(self, snapshot: bytes | None) -> None:
         """Let the base be a state, with nothing called since."""
-        self._base = zlib.compress(snapshot, 1) if snapshot is not None else None
+        self._base, self._shrunk = snapshot, None
         self._log.clear()
         self._fault = None
 
@@ -295,11 +300,12 @@ class HostedSession:
         self._place = None
         place = await self._host.place(self.source, self._initial)
         handle = self._host.next_handle()
-        base = zlib.decompress(self._base) if self._base is not None else None
+        if self._shrunk is not None:
+            self._base, self._shrunk = zlib.decompress(self._shrunk), None
         place.handles += 1
         self._place, self._handle = place, handle
         try:
-            await place.ask("open", handle, self._initial, base)
+            await place.ask("open", handle, self._initial, self._base)
             await self._replay(place, handle)
         except BrokenCall as broken:
             self._sleep()

@@ -44,6 +44,8 @@ class FrameReader:
         """Refuse frames longer than `most` bytes."""
         self._most = most
         self._buffer = bytearray()
+        self._needed = 0
+        """Bytes of the buffer from which the frame in it is whole."""
 
     def feed(self, data: bytes) -> list[Any]:
         """The values that have become whole with `data`.
@@ -51,18 +53,24 @@ class FrameReader:
         Raises:
             WireError: a frame is too long, or is not msgpack.
         """
-        buffer = self._buffer
-        buffer += data
-        values, start, end = [], 0, len(buffer)
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        values, start, end = [], 0, len(data)
         while end - start >= 4:
-            (length,) = _LENGTH.unpack_from(buffer, start)
+            (length,) = _LENGTH.unpack_from(data, start)
             if length > self._most:
                 raise WireError(f"a frame of {length} bytes is over {self._most}; the sender is no worker of ours")
             if end - start - 4 < length:
                 break
-            values.append(_value(bytes(buffer[start + 4 : start + 4 + length])))
+            values.append(_value(data[start + 4 : start + 4 + length]))
             start += 4 + length
-        del buffer[:start]
+        if start < end:
+            self._buffer += data[start:]
+            self._needed = 4 if end - start < 4 else 4 + _LENGTH.unpack_from(data, start)[0]
         return values
 
 

@@ -13,9 +13,11 @@ A tool that swallows the soft limit is ended by the host's watchdog, with the wh
 
 from __future__ import annotations
 
+import marshal
 import signal
 import socket
-from types import FrameType
+from importlib.util import MAGIC_NUMBER
+from types import CodeType, FrameType
 from typing import Any
 
 from agentomnia.environment.imported import json_problem
@@ -84,7 +86,7 @@ def _load(given: dict[str, Any], clock: _Clock) -> tuple[str, Any, Bench | None]
             program = Program(
                 name=given["name"],
                 source=given["source"],
-                cls=load_class(given["source"], given["name"]),
+                cls=load_class(given["source"], given["name"], _compiled(given["code"])),
                 tools={t["name"]: ToolSchema(**t) for t in given["tools"]},
                 foreign=given["foreign"],
             )
@@ -93,6 +95,14 @@ def _load(given: dict[str, Any], clock: _Clock) -> tuple[str, Any, Bench | None]
         return "broken", "loading ran past its time", None
     except BaseException as error:  # noqa: BLE001 - foreign code: whatever it raises, the host must hear of it
         return "fault", _told(error), None
+
+
+def _compiled(given: tuple[bytes, bytes] | None) -> CodeType | None:
+    """What the host has compiled, unless it runs another Python."""
+    if given is None or given[0] != MAGIC_NUMBER:
+        return None
+    code: CodeType = marshal.loads(given[1])
+    return code
 
 
 def _without_opaque(program: Program, sample: bytes | None) -> Program:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from agentomnia.environment.program import ToolSchema
+from agentomnia.environment.result import Result
 from agentomnia.errors import InputError
 from agentomnia.sandbox.api import Call, EnvironmentInfo, Sandbox, Session
 from agentomnia.sandbox.faces.asgi import Refusal
@@ -49,6 +50,11 @@ def _one_call(body: Any) -> Call:
 async def call(session: Session, body: Body) -> Any:
     """One call; the result is the agent's, whatever it says."""
     return await session.call(*_one_call(body))
+
+
+def call_at_once(session: Session, body: Body) -> Result | None:
+    """One call where it needs no waiting, else `None`."""
+    return session.call_at_once(*_one_call(body))
 
 
 async def batch(session: Session, body: Body) -> Any:

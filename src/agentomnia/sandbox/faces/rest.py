@@ -115,12 +115,35 @@ class Rest:
             free.release()
 
         while (frame := await socket.receive()) is not None:
+            # not beside frames that are being worked on: one of them may be the same session's, and comes first
+            if not working and await self._answered_at_once(socket, frame):
+                continue
             await free.acquire()
             task = asyncio.create_task(self._frame(socket, frame))
             working.add(task)
             task.add_done_callback(done)
         if working:  # a call that was begun is finished, so that its session's state is known
             await asyncio.wait(working)
+
+    async def _answered_at_once(self, socket: WebSocket, frame: str | bytes) -> bool:
+        """Answer a call that has nothing to wait for, without a task of its own; any other frame is left alone."""
+        id_: Any = None
+        binary = isinstance(frame, bytes)
+        try:
+            body = _read_frame(frame)
+            id_ = body.get("id")
+            if body.get("op") != "call":
+                return False
+            with socket.in_flight():
+                session = self._sandbox.session(operations.text_field(body, "session"), socket.tenant)
+                result = operations.call_at_once(session, body)
+                if result is None:
+                    return False
+                answer = _written({"id": id_, "ok": True, "value": result}, binary)
+        except OmniaError as error:
+            answer = _written({"id": id_, "ok": False, "error": problem_of(error)}, binary)
+        await socket.send(answer)
+        return True
 
     async def _frame(self, socket: WebSocket, frame: str | bytes) -> None:
         """Answer one frame."""

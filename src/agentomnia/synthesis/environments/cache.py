@@ -13,7 +13,7 @@ import importlib.util
 import marshal
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -33,7 +33,8 @@ class CompiledEnvironment:
     policies: tuple[str, ...]
     tools: dict[str, ToolSchema]
     source: str
-    code: CodeType
+    code: CodeType = field(compare=False)
+    """Two of the same source may differ once one has run."""
 
     def program(self) -> Program:
         """Load the class."""
