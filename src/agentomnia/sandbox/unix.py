@@ -19,6 +19,7 @@ from typing import Any
 
 from agentomnia.errors import InputError, OmniaError
 from agentomnia.sandbox.api import LOCAL_TENANT, EnvironmentInfo, Sandbox, Session
+from agentomnia.sandbox.faces.operations import described
 from agentomnia.sandbox.link import OK, Endpoint, told
 from agentomnia.sandbox.served import Listener, ServedLink
 
@@ -96,7 +97,7 @@ class _Trainer(ServedLink):
             case "open", [environment, task, state]:
                 self.run(number, self._open(environment, task, state), at_once=False)
             case "session", [str(name)]:
-                self.run(number, describe(sandbox.session(name, self._tenant)), at_once=False)
+                self.run(number, described(sandbox.session(name, self._tenant)), at_once=False)
             case "environments", []:
                 self.answer(number, OK, [_outline(info) for info in sandbox.environments.values()])
             case "task", [str(name)]:
@@ -114,27 +115,13 @@ class _Trainer(ServedLink):
             if task is None:
                 raise InputError("neither an environment nor a task is named; name one of them")
             environment = self._sandbox.task(task).environment
-        return await describe(await self._sandbox.open(environment, task=task, state=state, tenant=self._tenant))
+        return await described(await self._sandbox.open(environment, task=task, state=state, tenant=self._tenant))
 
     def _environment(self, name: str) -> EnvironmentInfo:
         found = self._sandbox.environments.get(name)
         if found is None:
             raise InputError(f"there is no environment {name[:80]!r}; list them and choose one")
         return found
-
-
-async def describe(session: Session) -> dict[str, Any]:
-    """What a client is told of a session (`remote.SessionInfo`)."""
-    task = session.task
-    return {
-        "session": session.id,
-        "environment": session.environment.id,
-        "task": task.id if task is not None else None,
-        "tools": [tool.to_openai() for tool in session.tools.values()],
-        "prompt": session.prompt,
-        "query": task.query if task is not None else None,
-        "digest": await session.digest(),
-    }
 
 
 def _outline(info: EnvironmentInfo) -> dict[str, Any]:
@@ -162,7 +149,7 @@ def _is_call(given: Any) -> bool:
 
 
 async def _fork(session: Session) -> dict[str, Any]:
-    return await describe(await session.fork())
+    return await described(await session.fork())
 
 
 async def _score(session: Session, message: str) -> dict[str, Any]:
