@@ -21,6 +21,7 @@ from agentomnia.sandbox.client import SandboxClient
 from agentomnia.synthesis.environments import cache
 from agentomnia.task.task import answer_message
 from conftest import Done
+from test_imported import nested, written
 
 
 @contextmanager
@@ -75,6 +76,31 @@ def test_instances_live_on_a_node_agent(finished_run: Path, tmp_path: Path) -> N
                     assert "omnia_nodes 1" in page.read().decode()
         finally:
             node.kill()
+
+
+@pytest.mark.parametrize("isolate", [(), ("--isolate",)])
+def test_sessions_outlive_a_restart(finished_run: Path, tmp_path: Path, isolate: tuple[str, ...]) -> None:
+    kept = tmp_path / "sessions"
+    task, private = max(read_tasks(finished_run), key=lambda pair: len(pair[1].calls))
+    half = len(private.calls) // 2
+    with served(finished_run, "--keep", str(kept), *isolate) as (address, process):
+        with SandboxClient(address) as client:
+            session = client.open(task.environment, task=task.id)
+            for call in private.calls[:half]:
+                assert session.call(call.tool, call.arguments)["ok"]
+            before = session.digest()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0 and kept.exists()
+    with served(finished_run, "--keep", str(kept), *isolate) as (address, _), SandboxClient(address) as client:
+        assert not kept.exists()
+        session = client.session(session.id)
+        assert session.digest() == before
+        for call in private.calls[half:]:
+            assert session.call(call.tool, call.arguments)["ok"]
+        assert session.score(answer_message(private.answer)).reward == 1.0
+    kept.write_bytes(b"junk")
+    broken = run("serve", str(finished_run), "--port", "0", "--keep", str(kept))
+    assert broken.returncode == 2 and "move the file away" in broken.stderr and kept.exists()
 
 
 def test_tokens_separate_tenants(finished_run: Path, tmp_path: Path) -> None:
@@ -178,3 +204,25 @@ def test_initial_states_of_a_run_open_as_they_are(finished_run: Path) -> None:
         for name in source.info.states:
             stored = json.loads((finished_run / "environments" / source.id / "states" / f"{name}.json").read_text())
             assert source.state(name) == stored
+
+
+def test_an_imported_class_is_served_from_a_worker(tmp_path: Path) -> None:
+    out = tmp_path / "imported"
+    done = run("import", "omniabench", str(written(tmp_path, nested())), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    with omnia("serve", str(out), "--port", "0") as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        assert "1 of them in workers" in lines[1] and "rlimits" in lines[1]
+        address = lines[0].split()[-1]
+        with SandboxClient(address) as client:
+            name = client.environments()[0]["id"]
+            with client.open(name) as one, client.open(name) as other:
+                assert one.call("borrow", {"book_id": "B1", "reader": "Ada"})["ok"]
+                refused = one.call("borrow", {"book_id": "B1", "reader": "Bo"})
+                assert refused["error"]["message"] == "it is lent already"
+                assert one.call("borrow", {"book_id": 7})["error"]["code"] == "invalid_argument"
+                assert other.call("borrow", {"book_id": "B1", "reader": "Bo"})["ok"]
+                before = one.digest()
+                one.reset()
+                assert one.digest() != before and one.call("borrow", {"book_id": "B1", "reader": "Cy"})["ok"]

@@ -44,12 +44,15 @@ def serve(
         typer.Option("--node", help="HOST:PORT of a node agent for the instances; may be repeated."),
     ] = None,
     node_token: Annotated[Path | None, typer.Option("--node-token", help="File with the token of the nodes.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", help="File in which sessions outlive a restart: written on SIGTERM.")
+    ] = None,
     isolate: Isolate = False,
     unsafe: Unsafe = False,
     json_output: Json = False,
 ) -> None:
     """Serve environments over MCP, OpenEnv, ORS, REST and WebSocket until interrupted."""
-    from agentomnia.runs.serving import catalog_of, host_of, node_addresses, read_tokens
+    from agentomnia.runs.serving import KeptHost, catalog_of, host_of, node_addresses, read_tokens
     from agentomnia.sandbox.gateway import LOOPBACK, GatewaySettings
     from agentomnia.sandbox.host import HostSettings
     from agentomnia.sandbox.server import serve as serve_sandbox
@@ -62,7 +65,7 @@ def serve(
     catalog = catalog_of(path, isolate=isolate)
     settings = GatewaySettings(tokens=known, origins=frozenset(origin or ()))
     limits = HostSettings(sessions=sessions, idle_seconds=idle, lease_seconds=lease)
-    served = host_of(catalog, limits, unsafe=unsafe, nodes=node_addresses(node or (), node_token))
+    served = host_of(catalog, limits, unsafe=unsafe, nodes=node_addresses(node or (), node_token), keep=keep)
 
     def ready(address: str) -> None:
         if json_output:
@@ -70,7 +73,8 @@ def serve(
         else:
             typer.echo(_paste(address, catalog))
 
-    raise typer.Exit(serve_sandbox(served, settings, host, port, unix, ready))
+    begin = served.begin if isinstance(served, KeptHost) else lambda: None
+    raise typer.Exit(serve_sandbox(served, settings, host, port, unix, ready, begin))
 
 
 def mcp(

@@ -57,6 +57,7 @@ def host_of(
     *,
     unsafe: bool = False,
     nodes: Sequence[NodeAddress] = (),
+    keep: Path | None = None,
 ) -> Host:
     """A host whose instances live on this machine, or on node agents.
 
@@ -65,9 +66,41 @@ def host_of(
         settings: how much at once.
         unsafe: run untrusted code also where neither Landlock nor seccomp can hold it.
         nodes: agents that run (`python -m agentomnia.sandbox.node`).
+        keep: file by which sessions outlive the process.
     """
     places: Places = ClusterPlaces(nodes) if nodes else LocalPlaces(LocalSettings(unsafe=unsafe))
-    return Host(catalog, settings, places)
+    return Host(catalog, settings, places) if keep is None else KeptHost(catalog, settings, places, keep)
+
+
+class KeptHost(Host):
+    """A host whose sessions outlive its process: written to a file when it closes, read from it by the next one."""
+
+    def __init__(self, catalog: Catalog, settings: HostSettings | None, places: Places, file: Path) -> None:
+        """Keep sessions in a file."""
+        super().__init__(catalog, settings, places)
+        self._file = file
+
+    def begin(self) -> None:
+        """Take over what the file holds, if it is there; to be called in the event loop.
+
+        Raises:
+            InputError: the file is no file of sessions, or they are of other environments.
+        """
+        if not self._file.exists():
+            return
+        try:
+            self.adopt(self._file.read_bytes())
+        except InputError as error:
+            raise InputError(f"{self._file}: {error}; move the file away to start without its sessions") from None
+        self._file.unlink()
+
+    async def close(self) -> None:
+        """Write the sessions down, whole or not at all, and stop."""
+        saved = await self.save()
+        partial = self._file.with_name(f".{self._file.name}.partial")
+        partial.write_bytes(saved)
+        partial.replace(self._file)
+        await super().close()
 
 
 def node_addresses(endpoints: Sequence[str], token_file: Path | None) -> tuple[NodeAddress, ...]:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgpack
+
 from agentomnia.environment.state import pack
 from agentomnia.errors import CapacityError, EnvironmentFault, InfrastructureError, InputError, InstanceError
 from agentomnia.sandbox.api import LOCAL_TENANT, EnvironmentInfo
@@ -105,6 +107,36 @@ class Host:
             **self._counts,
             **self.places.gauges(),
         }
+
+    async def save(self) -> bytes:
+        """Put every session to sleep and give all of them as bytes, for the host that takes this one's place.
+
+        No session is opened any more. One that cannot be put to sleep is kept with its fault.
+        """
+        self.draining = True
+        for session in list(self._sessions.values()):
+            await self._hibernate(session)
+        saved: bytes = msgpack.packb([session.saved() for session in self._sessions.values()])
+        return saved
+
+    def adopt(self, saved: bytes) -> int:
+        """Take over the sessions of a host that has gone; to be called in the event loop.
+
+        Returns:
+            How many there are.
+
+        Raises:
+            InputError: the bytes are none of `save`'s, or an environment or task of theirs is not here.
+        """
+        try:
+            rows = [(*row[:5], row[5:]) for row in msgpack.unpackb(saved)]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InputError(f"these are no saved sessions ({error}); start without them") from None
+        for name, tenant, environment, task, initial, rest in rows:
+            source = self.catalog.source(environment)
+            entry = self.catalog.entry(task) if task is not None else None
+            self._admit(HostedSession(self, name, source, entry, initial, tenant).restored(*rest))
+        return len(rows)
 
     async def close(self) -> None:
         """Close every session and stop every worker."""

@@ -172,6 +172,7 @@ def serve(
     port: int = DEFAULT_PORT,
     unix: Path | None = None,
     ready: Callable[[str], None] = lambda address: None,
+    begin: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until SIGINT or SIGTERM, then finish the calls in flight and close the sandbox.
 
@@ -182,6 +183,7 @@ def serve(
         port: the port; 0 takes a free one.
         unix: a Unix socket instead.
         ready: gets the address once the server answers.
+        begin: called in the event loop before anybody is let in.
 
     Returns:
         The exit code of the process.
@@ -196,6 +198,7 @@ def serve(
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        begin()
         async with running(sandbox, settings, host, port, unix) as (address, gateway):
             if not (gateway.settings.loopback or gateway.settings.tokens):
                 log.warning("anybody who reaches this address may open sessions; give tokens")

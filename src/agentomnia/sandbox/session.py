@@ -219,6 +219,18 @@ class HostedSession:
                 self._shrunk, self._base = zlib.compress(await self._checkpoint(), 1), None
             self._sleep()
 
+    def saved(self) -> list[Any]:
+        """Everything that the session is but its instance, as plain values; `restored` brings it back."""
+        task = self.task.id if self.task is not None else None
+        where = [self.id, self.tenant, self.source.id, task]
+        return [*where, self._initial, self._base, self._shrunk, self._log, self._fault]
+
+    def restored(self, base: bytes | None, shrunk: bytes | None, log: list[Any], fault: str | None) -> HostedSession:
+        """Stand where a saved session stood."""
+        self._base, self._shrunk, self._fault = base, shrunk, fault
+        self._log = [(packed, mark) for packed, mark in log]
+        return self
+
     def sibling(self, name: str) -> HostedSession:
         """A new session of the same environment, task and tenant, at the initial state."""
         return HostedSession(self._host, name, self.source, self._entry, self._initial, self.tenant)
