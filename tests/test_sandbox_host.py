@@ -158,6 +158,18 @@ def test_a_batch_is_its_calls_in_order(served: Catalog, finished_run: Path) -> N
     at(served, play)
 
 
+def test_an_unknown_tool_in_a_batch_is_answered_and_the_rest_is_made(served: Catalog, finished_run: Path) -> None:
+    async def play(host: Host) -> None:
+        task, private = pairs_of(finished_run)[0]
+        calls = [(c.tool, c.arguments) for c in private.calls]
+        session = await host.open(task.environment, task=task.id)
+        first, unknown, *rest = await session.batch([calls[0], ("no_such_tool", {}), *calls[1:]])
+        assert unknown["error"]["code"] == "not_found" and all(a["ok"] for a in (first, *rest))
+        assert (await session.score(answer_message(private.answer))).reward == 1.0
+
+    at(served, play)
+
+
 def test_calls_made_at_once_run_in_the_order_they_were_made(served: Catalog, finished_run: Path) -> None:
     async def play(host: Host) -> None:
         task, private = max(pairs_of(finished_run), key=lambda pair: len(pair[1].calls))

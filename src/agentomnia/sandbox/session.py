@@ -129,23 +129,22 @@ class HostedSession:
             raise self._failed(fault) from None
 
     async def batch(self, calls: Sequence[Call]) -> list[Result]:
-        """Make calls in order, in one go.
+        """Make calls in order, in one go; unknown tools are answered as such.
 
         Raises:
             EnvironmentFault: one faulted; those before it have been made.
         """
         async with self._lock:
-            unknown = next((tool for tool, _ in calls if tool not in self.tools), None)
-            if unknown is not None:
-                raise InputError(f"there is no tool {unknown[:80]!r}; nothing of the batch was called")
-            told = await self._ask("batch", [[tool, dict(arguments)] for tool, arguments in calls])
-            if not _is_batch(told, len(calls)):
+            known = [(tool, arguments) for tool, arguments in calls if tool in self.tools]
+            told = await self._ask("batch", known)
+            if not _is_batch(told, len(known)):
                 raise self._faulted("answered no batch")
             answers, fault = told
-            checked = [await self._accept(tool, given, answer) for (tool, given), answer in zip(calls, answers)]
+            checked = [await self._accept(tool, given, answer) for (tool, given), answer in zip(known, answers)]
             if fault is not None:
                 raise self._failed(EnvironmentFault(str(fault)))
-            return checked
+            accepted = iter(checked)
+            return [next(accepted) if tool in self.tools else _unknown(tool) for tool, _ in calls]
 
     async def reset(self) -> None:
         """Go back to the initial state; clears a fault."""
