@@ -1,6 +1,8 @@
 """Kill the demo at random moments and compare its bytes with an undisturbed run.
 
-    python benchmarks/kill.py [--kills 10] [--seed 0]
+    python benchmarks/kill.py [--kills 10] [--seed 0] [--whole]
+
+The quick demo, which has every stage of the whole one; `--whole` takes that.
 
 Every kill is SIGKILL to the whole process group, workers included. The last start runs to its end. All files of both
 runs are compared by their bytes, but for the lock.
@@ -20,7 +22,7 @@ from pathlib import Path
 from random import Random
 
 
-def start(out: Path) -> subprocess.Popen[bytes]:
+def start(out: Path, whole: bool) -> subprocess.Popen[bytes]:
     """Start a demo in a process group of its own."""
     command = [
         sys.executable,
@@ -30,6 +32,7 @@ def start(out: Path) -> subprocess.Popen[bytes]:
         "--out",
         str(out),
         "--json",
+        *([] if whole else ["--quick"]),
     ]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
@@ -45,18 +48,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--whole", action="store_true", help="the whole demo, not the quick one")
     options = parser.parse_args()
     rng = Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = Path(folder, "whole"), Path(folder, "killed")
         begun = time.perf_counter()
-        if start(whole).wait() != 0:
+        if start(whole, options.whole).wait() != 0:
             print("the undisturbed demo failed")
             return 1
         seconds = time.perf_counter() - begun
         print(f"undisturbed: {seconds:.0f} s")
         for number in range(options.kills):
-            process = start(killed)
+            process = start(killed, options.whole)
             delay = rng.uniform(1.0, seconds / 4)
             try:
                 process.wait(delay)
@@ -66,7 +70,7 @@ def main() -> int:
                 process.wait()
                 done = sum(1 for _ in (killed / "journal.jsonl").open()) if (killed / "journal.jsonl").exists() else 0
                 print(f"kill {number + 1}: after {delay:.1f} s, {done} commits", flush=True)
-        if start(killed).wait() != 0:
+        if start(killed, options.whole).wait() != 0:
             print("the restarted demo failed")
             return 1
         left, right = digests(whole), digests(killed)
