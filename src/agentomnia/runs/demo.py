@@ -21,11 +21,13 @@ from typing import Any
 from agentomnia.llm.client import ModelEndpoint
 from agentomnia.llm.message import ToolCall
 from agentomnia.llm.scripted import Answer, ScriptedServer
+from agentomnia.report.write import FILE as REPORT
 from agentomnia.report.write import write_report
 from agentomnia.runs.environments import card_items, environment_settings, file_items, make_environments
 from agentomnia.runs.episodes import evaluate, make_references, read_tasks
 from agentomnia.runs.exports import TARGETS, export_trajectories
 from agentomnia.runs.loop import LoopOutcome, run_loop
+from agentomnia.runs.parallel import in_order
 from agentomnia.runs.plans import demo_plan
 from agentomnia.runs.run import Run, read_jsonl
 from agentomnia.runs.tasks import make_tasks
@@ -117,9 +119,7 @@ def run_demo(out: Path, seed: int, jobs: int, quick: bool = False) -> DemoOutcom
         scores["chat"] = _chat_score(run, seed)
         run.configure("loop", plan.loop.to_config())
         loop = run_loop(run, plan.loop, seed, jobs)
-        for target in TARGETS:
-            export_trajectories(out, target)
-        report = write_report(out)
+        list(in_order(_finish, [(out, what) for what in (REPORT, *TARGETS)], jobs))
         run.write_manifest()
     return DemoOutcome(
         environments=gates["environments"],
@@ -130,10 +130,19 @@ def run_demo(out: Path, seed: int, jobs: int, quick: bool = False) -> DemoOutcom
         trajectories=references.kept,
         pass_at_1=scores,
         loop=loop,
-        report=str(report),
+        report=str(out / REPORT),
         out=str(out),
         seconds=round(perf_counter() - started, 1),
     )
+
+
+def _finish(item: tuple[Path, str]) -> None:
+    """The report, or one export; none needs another."""
+    out, what = item
+    if what == REPORT:
+        write_report(out)
+    else:
+        export_trajectories(out, what)
 
 
 def _gates(run: Run, jobs: int) -> dict[str, int]:

@@ -107,7 +107,7 @@ class LoopSizes:
     suites: tuple[SuiteSize, ...] = (
         SuiteSize("sft", 280, 60),
         SuiteSize("rl", 14, 6),
-        SuiteSize("hard", 0, 6),
+        SuiteSize("hard", 0, 5),
         SuiteSize("diagnosis", 8, 8, ("training", "target")),
         SuiteSize("held_out", 14, 14),
         SuiteSize("held_out_target", 20, 12, ("target",)),

@@ -44,7 +44,7 @@ def _whole() -> DemoPlan:
         evolved_rl=RlSettings(steps=4, prompts=12, group=8),
         arms=RlSettings(
             steps=4,
-            prompts=6,
+            prompts=4,
             group=4,
             iterations=10,
             rate=5e-4,
