@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from agentomnia.sandbox.host import Host, HostSettings
 from agentomnia.sandbox.link import Endpoint, Link
 from agentomnia.sandbox.local import LocalPlaces, LocalSettings
 from agentomnia.sandbox.node import NodeAgent, NodeSettings
-from agentomnia.sandbox.places import Place, WorkerGone
+from agentomnia.sandbox.places import WorkerGone
 from agentomnia.sandbox.wire import frame
 from sandbox_ledger import LEDGER, Pair, catalog, opened, source, there, until
 
@@ -64,12 +64,6 @@ async def host(
         yield made, places
     finally:
         await made.close()
-
-
-async def vacate(made: Host, leaving: Callable[[Place], bool]) -> None:
-    for session in list(made._sessions.values()):
-        if session._place is not None and leaving(session._place):
-            await session.hibernate()
 
 
 def test_every_session_outlives_the_death_of_a_node(tmp_path: Path) -> None:
@@ -123,7 +117,6 @@ def test_a_node_that_is_told_to_stop_gives_its_sessions_away_and_ends(tmp_path: 
 def test_draining_loses_nothing_and_leaves_nothing_behind() -> None:
     async def main() -> None:
         async with agent() as (one, a), agent() as (other, b), host(a, b, count=4) as (made, places):
-            places.vacate = lambda leaving: vacate(made, leaving)
             for node in (a, b):
                 places.add(node)
             await until(lambda: places.gauges()["nodes"] == 2)

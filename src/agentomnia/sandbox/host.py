@@ -164,9 +164,7 @@ class Host:
     def fork(self, session: HostedSession, snapshot: bytes) -> HostedSession:
         """A second session at a snapshot."""
         self._check_room()
-        forked = session.sibling(self._name())
-        forked.become(snapshot)
-        return self._admit(forked)
+        return self._admit(session.sibling(self._name(), snapshot))
 
     async def place(self, source: Source, sample: bytes) -> Place:
         """A place for one more live instance; see `Places.find`."""

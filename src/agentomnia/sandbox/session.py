@@ -65,7 +65,6 @@ class HostedSession:
         self._handle = 0
         self._fault: str | None = None
         self._lock = asyncio.Lock()
-        self.closed = False
         self.used = 0.0
         """Loop time of the last use."""
 
@@ -204,7 +203,6 @@ class HostedSession:
 
     async def close(self) -> None:
         """End the session."""
-        self.closed = True
         self._host.forget(self)
         async with self._lock:
             self._sleep()
@@ -230,13 +228,11 @@ class HostedSession:
         self._log = [(packed, mark) for packed, mark in log]
         return self
 
-    def sibling(self, name: str) -> HostedSession:
-        """A new session of the same environment, task and tenant, at the initial state."""
-        return HostedSession(self._host, name, self.source, self._entry, self._initial, self.tenant)
-
-    def become(self, snapshot: bytes) -> None:
-        """Stand at a snapshot, asleep; for a fork that nobody has used yet."""
-        self._at(snapshot)
+    def sibling(self, name: str, snapshot: bytes) -> HostedSession:
+        """A new session of the same environment, task and tenant, asleep at a snapshot."""
+        made = HostedSession(self._host, name, self.source, self._entry, self._initial, self.tenant)
+        made._at(snapshot)
+        return made
 
     def _at(self, snapshot: bytes | None) -> None:
         """Let the base be a state, with nothing called since."""
