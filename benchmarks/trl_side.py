@@ -282,9 +282,8 @@ def check_same(
         if found != wanted:
             raise SystemExit(f"{task.task.id}: TRL's prompt is not ours; compare TEMPLATE with training/chat.py")
     ids = torch.tensor([wanted])
-    places = torch.arange(ids.shape[1])
     with torch.no_grad():
-        hidden = policy(ids, places[None], (places[:, None] >= places[None, :])[None, None], Fresh())
+        hidden = policy(ids, torch.arange(ids.shape[1])[None], Fresh())
         apart = float((policy.logits(hidden) - model(ids).logits).abs().max())
     if apart > 1e-3:
         raise SystemExit(f"{plan.checkpoint()}: logits of the two models differ by {apart:.1e}; read config.json")

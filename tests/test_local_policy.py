@@ -12,7 +12,7 @@ import torch
 from agentomnia.training.engines.local.mimetic import new_policy
 from agentomnia.training.engines.local.optimizer import AdamW, FlatWeights
 from agentomnia.training.engines.local.policy import Fresh, Policy, PolicyShape, load_policy, save_policy
-from agentomnia.training.engines.local.scoring import Family, padded_length, score
+from agentomnia.training.engines.local.scoring import Family, score
 
 TINY = PolicyShape(
     vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
@@ -26,8 +26,7 @@ def random_ids(rows: int, n: int, seed: int, vocabulary: int = TINY.vocab_size) 
 
 def logits_of(policy: Policy, ids: torch.Tensor) -> torch.Tensor:
     rows, n = ids.shape
-    causal = torch.ones(n, n, dtype=torch.bool).tril().expand(rows, 1, n, n)
-    return policy.logits(policy(ids, torch.arange(n).expand(rows, n), causal, Fresh()))
+    return policy.logits(policy(ids, torch.arange(n).expand(rows, n), Fresh()))
 
 
 def official(folder: Path) -> Any:
@@ -38,9 +37,7 @@ def official(folder: Path) -> Any:
 
 def train_one_step(policy: Policy) -> None:
     weights = FlatWeights(policy)
-    (
-        -score(policy, [Family([1], [list(range(2, 30))])], torch.ones(1, padded_length([28]))).continuations.sum()
-    ).backward()
+    (-score(policy, [Family([1], [list(range(2, 30))])], torch.ones(1, 28)).continuations.sum()).backward()
     assert weights.step(weights.gradient(), AdamW(1e-2, 1e-3), 1.0) > 0
 
 

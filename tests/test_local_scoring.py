@@ -15,7 +15,7 @@ from agentomnia.training.engines.local import worker as worker_module
 from agentomnia.training.engines.local.mimetic import new_policy
 from agentomnia.training.engines.local.policy import Fresh, Policy, PolicyShape
 from agentomnia.training.engines.local.rollout import Rollout
-from agentomnia.training.engines.local.scoring import PADDING, Family, padded_length, score
+from agentomnia.training.engines.local.scoring import Family, score
 from agentomnia.training.engines.local.tokenizer import train_tokenizer
 from agentomnia.training.engines.local.worker import Demonstration, RolloutGroup, StepTotals, Weighting, Worker
 from agentomnia.training.rl.filtering import RolloutOutcome
@@ -34,8 +34,7 @@ def tokens(name: str, n: int) -> tuple[int, ...]:
 def logprobs_alone(policy: Policy, ids: Sequence[int]) -> Tensor:
     """Log-probability of each token but the first, by one pass over this row alone."""
     n = len(ids)
-    causal = torch.ones(1, 1, n, n, dtype=torch.bool).tril()
-    hidden = policy(torch.tensor([ids]), torch.arange(n)[None], causal, Fresh())[0]
+    hidden = policy(torch.tensor([ids]), torch.arange(n)[None], Fresh())[0]
     return policy.logits(hidden)[:-1].log_softmax(-1).gather(1, torch.tensor(ids)[1:, None])[:, 0]
 
 
@@ -57,10 +56,8 @@ FAMILIES: dict[str, list[Family]] = {
         Family(tokens("p", 70), [tokens("d", 1), tokens("e", 40)]),
         Family(tokens("q", 1), [tokens("f", 12)]),
     ],
-    "whole paddings": [
-        Family(tokens("o", PADDING), [tokens("a", PADDING)]),
-        Family(tokens("p", 2 * PADDING), [tokens("b", 1)]),
-    ],
+    "no filling": [Family(tokens("o", 32), [tokens("a", 31)]), Family(tokens("p", 64), [tokens("b", 1)])],
+    "openings alone": [Family(tokens("o", 20)), Family(tokens("p", 9))],
     "nothing said": [Family(tokens("o", 20), [(), tokens("a", 5)]), Family(tokens("p", 9), [()])],
     "one token each": [Family(tokens("o", 5), [tokens("a", 1), tokens("b", 1)])],
 }
@@ -69,8 +66,9 @@ FAMILIES: dict[str, list[Family]] = {
 def draw_wanted(rows: Sequence[Sequence[int]], name: str) -> Tensor:
     """1 on about two thirds of the tokens, never on padding."""
     rng = Random(name)
-    n = padded_length(map(len, rows))
-    return torch.tensor([[float(i < len(r) and rng.random() < 0.67) for i in range(n)] for r in rows])
+    n = max(map(len, rows), default=0)
+    drawn = [[float(i < len(r) and rng.random() < 0.67) for i in range(n)] for r in rows]
+    return torch.tensor(drawn).view(len(rows), n)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -105,7 +103,7 @@ def test_scores_and_gradients_equal_separate_passes(policy: Policy, name: str) -
 
 
 def test_openings_are_not_scored_unless_wanted(policy: Policy) -> None:
-    scores = score(policy, FAMILIES["one"], torch.ones(1, padded_length([30])))
+    scores = score(policy, FAMILIES["one"], torch.ones(1, 30))
     assert not scores.openings.any()
 
 

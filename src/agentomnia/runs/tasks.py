@@ -12,7 +12,7 @@ from agentomnia.environment.state import State
 from agentomnia.errors import OmniaError
 from agentomnia.runs.parallel import in_order, progress
 from agentomnia.runs.run import Run, Stage, StageReport, read_jsonl
-from agentomnia.synthesis.environments.package import Package, load_package, write_state
+from agentomnia.synthesis.environments.package import Package, package_of, write_state
 from agentomnia.synthesis.environments.states import StateMaker
 from agentomnia.synthesis.tasks.dag.generate import STANDARD_PROFILE, DagProfile, Dropped, TaskSite, generate
 from agentomnia.synthesis.tasks.dag.graph import build_graph
@@ -112,7 +112,7 @@ def _make(item: TaskItem) -> TaskResult:
     """One item's tasks, in a worker process."""
     result = TaskResult(item)
     try:
-        _fill(result, load_package(item.environment))
+        _fill(result, package_of(item.environment.parent, item.environment.name))
     except OmniaError as error:
         result.rejected.append(_rejection(item.environment.name, "no tasks for this environment", str(error)))
     return result

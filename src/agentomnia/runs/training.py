@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from agentomnia.environment.state import State
 from agentomnia.errors import InputError
 from agentomnia.evaluation.summary import Summary, summarize
 from agentomnia.runs.episodes import read_tasks
@@ -93,10 +94,16 @@ def make_tokenizer(run: Run, suite: str) -> Path:
     return path
 
 
+@lru_cache(maxsize=4)
+def _initial_state(environments: Path, environment: str, name: str) -> State:
+    """To read and not to change: neighbouring tasks stand on the same one."""
+    return package_of(environments, environment).state(name)
+
+
 def _texts(run: Run, task: Task, trajectory: Trajectory) -> Iterator[str]:
     from agentomnia.training.engines.local import view
 
-    state = package_of(run.path / "environments", task.environment).state(task.state)
+    state = _initial_state(run.path / "environments", task.environment, task.state)
     yield view.opening(task, state, trajectory.tools)
     for message in trajectory.messages[2:]:
         yield view.observation(message.content or "") if message.role == "tool" else view.said(message)
@@ -127,7 +134,7 @@ def demonstrations(
             continue
         package = package_of(run.path / "environments", task.environment)
         dialogue = dialogue_tokens(golden[task.id].messages, tokenizer)
-        state, variants = package.state(task.state), []
+        state, variants = _initial_state(package.path.parent, package.id, task.state), []
         for number in range(_VARIANTS):
             drawn = expose(Candidate(task, private), package.spec, Exposure(), f"{seed}/{task.id}/{number}").public
             tools = [package.program.tools[name].to_openai() for name in (drawn if number else task).tools]
@@ -148,7 +155,7 @@ def demonstration_lengths(
     found = {}
     for task, _ in chosen:
         if task.id in golden:
-            state = package_of(run.path / "environments", task.environment).state(task.state)
+            state = _initial_state(run.path / "environments", task.environment, task.state)
             opening = tokenizer.encode(view.opening(task, state, golden[task.id].tools))
             found[task.id] = len(opening) + len(dialogue_tokens(golden[task.id].messages, tokenizer).ids)
     return found

@@ -7,6 +7,7 @@ the ones named most like them, which make the choice hard, and some others, in r
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from random import Random
 
 from rapidfuzz import fuzz
@@ -28,9 +29,9 @@ class Exposure:
 def expose(candidate: Candidate, spec: EnvironmentSpec, exposure: Exposure, seed: str) -> Candidate:
     """The candidate with a list of tools; the needed ones are all in it, however many."""
     rng = Random(f"{seed}/exposure")
-    needed = list(dict.fromkeys(call.tool for call in candidate.private.calls))
-    others = [t.name for t in spec.tools if t.name not in needed]
-    alike = sorted(others, key=lambda name: (-_likeness(name, needed), name))[: 3 * exposure.look_alikes]
+    needed = tuple(dict.fromkeys(call.tool for call in candidate.private.calls))
+    others = tuple(t.name for t in spec.tools if t.name not in needed)
+    alike = _by_likeness(others, needed)[: 3 * exposure.look_alikes]
     drawn = [*rng.sample(alike, min(len(alike), exposure.look_alikes)), *rng.sample(others, len(others))]
     room = max(0, rng.randint(exposure.fewest, exposure.most) - len(needed))
     shown = [*needed, *list(dict.fromkeys(drawn))[:room]]
@@ -38,5 +39,11 @@ def expose(candidate: Candidate, spec: EnvironmentSpec, exposure: Exposure, seed
     return replace(candidate, public=candidate.public.model_copy(update={"tools": tuple(shown)}))
 
 
-def _likeness(name: str, needed: list[str]) -> float:
+@lru_cache(maxsize=1024)
+def _by_likeness(others: tuple[str, ...], needed: tuple[str, ...]) -> tuple[str, ...]:
+    """Names, those most like a needed one first; kept, since a domain's tasks need the same few tools."""
+    return tuple(sorted(others, key=lambda name: (-_likeness(name, needed), name)))
+
+
+def _likeness(name: str, needed: tuple[str, ...]) -> float:
     return max((fuzz.token_sort_ratio(name.replace("_", " "), n.replace("_", " ")) for n in needed), default=0.0)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from agentomnia.training.engines.local.policy import Policy
 
@@ -50,15 +51,15 @@ class FlatWeights:
         self.values = flat if storage is None else storage
         if len(self.values) != len(flat):
             raise ValueError(f"the storage holds {len(self.values)} weights, the policy has {len(flat)}")
-        self.embedding = torch.zeros(len(flat), dtype=torch.bool, device=flat.device)
-        self.confidence = self.embedding.clone()
-        offset = 0
+        places, offset = {}, 0
         for name, parameter in parameters:
-            n = parameter.numel()
-            parameter.data = self.values[offset : offset + n].view_as(parameter)
-            self.embedding[offset : offset + n] = "embed_tokens" in name
-            self.confidence[offset : offset + n] = name == "model.norm.weight"
-            offset += n
+            places[name] = slice(offset, offset := offset + parameter.numel())
+            parameter.data = self.values[places[name]].view_as(parameter)
+        self.embedding = places["model.embed_tokens.weight"]
+        """Where the embeddings are: in front."""
+        self.confidence = places["model.norm.weight"]
+        """Where the last norm is: at the end."""
+        self.matrices = slice(self.embedding.stop, self.confidence.start)
         self._parameters = [p for _, p in parameters]
         self.first = torch.zeros_like(self.values)
         self.second = torch.zeros_like(self.values)
@@ -86,21 +87,26 @@ class FlatWeights:
         norm = float(gradient.norm())
         if norm != norm or norm == float("inf"):
             return norm
-        gradient = gradient * min(1.0, settings.largest_norm / (norm + 1e-6))
-        if settings.confidence_rate is not None:
-            gradient[self.confidence] = _along(self.values[self.confidence], gradient[self.confidence])
+        if norm > settings.largest_norm:
+            gradient = gradient * (settings.largest_norm / (norm + 1e-6))
+        self._update(self.embedding, gradient[self.embedding], settings, settings.embedding_rate * scale)
+        self._update(self.matrices, gradient[self.matrices], settings, settings.rate * scale)
+        size = gradient[self.confidence]
+        if settings.confidence_rate is None:
+            self._update(self.confidence, size, settings, settings.rate * scale)
+        else:
+            size = _along(self.values[self.confidence], size)
+            self._update(self.confidence, size, settings, settings.confidence_rate * scale)
         self.updates += 1
-        self.first.mul_(settings.beta1).add_(gradient, alpha=1 - settings.beta1)
-        self.second.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
-        mean = self.first / (1 - settings.beta1**self.updates)
-        spread = (self.second / (1 - settings.beta2**self.updates)).sqrt_().add_(settings.epsilon)
-        change = mean.div_(spread)
-        rates = torch.where(self.embedding, settings.embedding_rate, settings.rate)
-        if settings.confidence_rate is not None:
-            rates[self.confidence] = settings.confidence_rate
-        change.mul_(rates * scale)
-        self.values.sub_(change)
         return norm
+
+    def _update(self, part: slice, gradient: Tensor, settings: AdamW, rate: float) -> None:
+        """Torch's fused AdamW, which reads and writes everything once, on a part of the vector."""
+        adamw(
+            [self.values[part]], [gradient], [self.first[part]], [self.second[part]], [],
+            [torch.tensor(float(self.updates), device=gradient.device)], fused=True, amsgrad=False, maximize=False,
+            beta1=settings.beta1, beta2=settings.beta2, lr=rate, weight_decay=0.0, eps=settings.epsilon,
+        )  # fmt: skip
 
     def take(self, policy: Policy) -> None:
         """Become another policy of the same shape, with nothing remembered of earlier gradients."""

@@ -1,7 +1,7 @@
 """The policy network: Qwen3's architecture, small, with weights that load into `Qwen3ForCausalLM`.
 
-Why own code where transformers has the same network: the trainer and the sampler share one forward pass that takes
-earlier keys and values, so that a group's common prompt is computed once, in training with gradients too. At this size
+Why own code where transformers has the same network: the trainer and the sampler share one forward pass that leaves
+attention to a memory, so that a group's common prompt is computed once, in training with gradients too. At this size
 what decides success is whether copying is learned; `mimetic.py` makes the weights to start from.
 """
 
@@ -16,39 +16,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from agentomnia.training.engines.local.kernels import RMSNorm, rotate
+
 
 class Memory(Protocol):
-    """Where a forward pass keeps keys and values, and finds those of earlier tokens."""
+    """Where a forward pass keeps keys and values, and what each of its tokens attends to."""
 
-    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the new tokens' keys and values (rows, key-value heads, n, size); return all to attend to."""
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of new tokens.
+
+        Args:
+            layer: its number.
+            q: (rows, heads, n, size) queries.
+            k: (rows, key-value heads, n, size) keys of the same tokens.
+            v: likewise their values.
+
+        Returns:
+            (rows, heads, n, size).
+        """
         ...
 
 
 class Fresh:
-    """No earlier tokens; what is made is kept, so that it can be the past of other tokens."""
+    """No earlier tokens: each row begins here, and each token sees itself and those before it in its row."""
 
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self.made: list[tuple[Tensor, Tensor]] = []
-
-    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The new keys and values alone."""
-        self.made.append((k, v))
-        return k, v
-
-
-class Continued:
-    """Earlier tokens of one conversation, shared by several continuations; gradients flow back into them."""
-
-    def __init__(self, past: Fresh, rows: Tensor) -> None:
-        """Continue row `rows[i]` of `past` as row `i`."""
-        self._past, self._rows = past, rows
-
-    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The past and the new."""
-        earlier_k, earlier_v = self._past.made[layer]
-        return torch.cat([earlier_k[self._rows], k], dim=2), torch.cat([earlier_v[self._rows], v], dim=2)
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention."""
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
 @dataclass(frozen=True)
@@ -93,8 +87,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(width, self.groups * self.size, bias=False)
         self.v_proj = nn.Linear(width, self.groups * self.size, bias=False)
         self.o_proj = nn.Linear(self.heads * self.size, width, bias=False)
-        self.q_norm = nn.RMSNorm(self.size, eps=shape.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(self.size, eps=shape.rms_norm_eps)
+        self.q_norm = RMSNorm(self.size, eps=shape.rms_norm_eps)
+        self.k_norm = RMSNorm(self.size, eps=shape.rms_norm_eps)
 
     def project(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (rows, heads, positions, size), keys and values (rows, key-value heads, positions, size)."""
@@ -103,12 +97,12 @@ class Attention(nn.Module):
         q = self.q_norm(self.q_proj(x).view(rows, positions, self.heads, self.size).to(exact)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x).view(rows, positions, self.groups, self.size).to(exact)).transpose(1, 2)
         v = self.v_proj(x).view(rows, positions, self.groups, self.size).transpose(1, 2)
-        return _rotate(q, rotary), _rotate(k, rotary), v
+        return rotate(q, *rotary), rotate(k, *rotary), v
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """Attention under a mask (rows, 1, queries, keys), `True` where a key is seen: (rows, queries, width)."""
-        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-        return self.o_proj(out.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1))  # type: ignore[no-any-return]
+    def merge(self, heads: Tensor) -> Tensor:
+        """What the heads found (rows, heads, positions, size), projected to (rows, positions, width)."""
+        rows, _, positions, _ = heads.shape
+        return self.o_proj(heads.transpose(1, 2).reshape(rows, positions, -1))  # type: ignore[no-any-return]
 
 
 class Mlp(nn.Module):
@@ -132,9 +126,9 @@ class Layer(nn.Module):
     def __init__(self, shape: PolicyShape) -> None:
         """Parts as Qwen3 names them."""
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.input_layernorm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.self_attn = Attention(shape)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.mlp = Mlp(shape)
 
 
@@ -146,7 +140,7 @@ class Body(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
-        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.norm = RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
 
 
 class Policy(nn.Module):
@@ -168,14 +162,13 @@ class Policy(nn.Module):
         cosines, sines = self.get_buffer("cosines"), self.get_buffer("sines")
         return cosines[positions].unsqueeze(1), sines[positions].unsqueeze(1)
 
-    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, memory: Memory) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, memory: Memory) -> Tensor:
         """Hidden states of new tokens.
 
         Args:
             ids: (rows, n) token ids.
             positions: (rows, n) their positions.
-            mask: (rows, 1, n, keys), `True` where a key that `memory` returns is seen.
-            memory: keeps the new keys and values, and gives those to attend to.
+            memory: decides what each token attends to.
 
         Returns:
             (rows, n, width), after the last norm.
@@ -185,19 +178,13 @@ class Policy(nn.Module):
         for number, layer in enumerate(self.model.layers):
             assert isinstance(layer, Layer)
             q, k, v = layer.self_attn.project(layer.input_layernorm(x), rotary)
-            x = x + layer.self_attn.attend(q, *memory.extend(number, k, v), mask)
+            x = x + layer.self_attn.merge(memory.attend(number, q, k, v))
             x = x + layer.mlp(layer.post_attention_layernorm(x))
         return self.model.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits (…, vocabulary) of hidden states (…, width)."""
         return functional.linear(hidden, self.model.embed_tokens.weight)
-
-
-def _rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    cosines, sines = rotary
-    half = x.shape[-1] // 2
-    return x * cosines + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sines
 
 
 def save_policy(policy: Policy, folder: Path) -> None:

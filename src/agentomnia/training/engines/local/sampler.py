@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from agentomnia.training.engines.local.policy import Policy
 
@@ -71,11 +72,16 @@ class _Cache:
 class _Window:
     """The part of a cache that one forward pass reads and writes: some rows, up to some position."""
 
-    def __init__(self, cache: _Cache, rows: Tensor, places: Tensor, width: int) -> None:
-        self._cache, self._rows, self._places, self._width = cache, rows, places, width
+    def __init__(self, cache: _Cache, rows: Tensor, places: Tensor, seen: Tensor) -> None:
+        self._cache, self._rows, self._places, self._seen = cache, rows, places, seen
+        self._width = seen.shape[-1]
         self._whole = len(rows) == cache.keys.shape[1]
 
-    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = self._extend(layer, k, v)
+        return functional.scaled_dot_product_attention(q, keys, values, attn_mask=self._seen, enable_gqa=True)
+
+    def _extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         rows = self._rows[:, None].expand_as(self._places)
         keys[rows, :, self._places] = k.transpose(1, 2)
@@ -202,7 +208,7 @@ class _Batch:
     def _pass(self, rows: Tensor, ids: Tensor, places: Tensor, width: int) -> Tensor:
         positions = places.clamp(max=self.how.context - 1)
         seen = torch.arange(width, device=self.device)[None, None, :] <= positions[:, :, None]
-        hidden: Tensor = self.policy(ids, positions, seen[:, None], _Window(self.cache, rows, places, width))
+        hidden: Tensor = self.policy(ids, positions, _Window(self.cache, rows, places, seen[:, None]))
         return hidden
 
     def _long(self, values: Sequence[object]) -> Tensor:

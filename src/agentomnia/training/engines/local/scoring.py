@@ -1,22 +1,24 @@
-"""Log-probabilities of tokens under the policy, with gradients: a group's common opening is computed once.
+"""Log-probabilities of tokens under the policy, with gradients: no padding, and a common opening is computed once.
 
-The rollouts of a group share the system turn, the query and the golden prefix. Those are read once, and each rollout
-continues from their keys and values, through which gradients flow back. The result is that of separate passes.
+The rollouts of a group share the system turn, the query and the golden prefix. All tokens of a pass stand in one long
+row, each opening before its continuations; a continuation attends to its opening and to itself, and gradients flow back
+into the opening. The result is that of separate passes. Rollouts are of very unlike lengths, and rows of a common
+length would be half padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from agentomnia.training.engines.local.policy import Continued, Fresh, Policy
+from agentomnia.training.engines.local.policy import Policy
 
-PADDING = 32
-"""Rows are padded to a multiple of this."""
+_GRAIN = 64
+"""The long row is filled up to a multiple of this, since every new size of a matrix costs compilation."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Family:
 
     opening: Sequence[int]
     """At least one token."""
-    continuations: Sequence[Sequence[int]]
+    continuations: Sequence[Sequence[int]] = ()
     """Each may be empty."""
 
 
@@ -39,88 +41,128 @@ class Scores:
     """(all continuations in order, longest continuation)."""
 
 
-def score(policy: Policy, families: Sequence[Family], wanted: Tensor, wanted_openings: Tensor | None = None) -> Scores:
+@dataclass(frozen=True)
+class Span:
+    """Neighbouring tokens of the long row that belong together."""
+
+    begin: int
+    end: int
+    opening: int | None
+    """Number of the span that comes before it in its conversation; `None` where it begins one."""
+
+
+class Packed:
+    """The memory of one long row: a token sees its span's opening, and of its span itself and what is before it."""
+
+    def __init__(self, spans: Sequence[Span], length: int, device: torch.device) -> None:
+        """Lay spans, which leave no gaps, into a row of some length; behind the last is filling that sees nothing."""
+        self._spans = spans
+        self._sizes = [*(s.end - s.begin for s in spans), length - spans[-1].end]
+        self._seen = [_visible(s, spans, device) for s in spans]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention, span by span."""
+        coarse = v.dtype  # under autocast norms leave queries and keys finer than they are attended with
+        queries, keys, values = (torch.split(x.to(coarse), self._sizes, dim=2) for x in (q, k, v))
+        found = []
+        for number, (span, seen) in enumerate(zip(self._spans, self._seen)):
+            key, value = keys[number], values[number]
+            if span.opening is not None:
+                key = torch.cat([keys[span.opening], key], dim=2)
+                value = torch.cat([values[span.opening], value], dim=2)
+            found.append(
+                functional.scaled_dot_product_attention(
+                    queries[number], key, value, attn_mask=seen, is_causal=seen is None, enable_gqa=True
+                )
+            )
+        filling = found[0].new_zeros(*q.shape[:2], self._sizes[-1], q.shape[3])
+        return torch.cat([*found, filling], dim=2)
+
+
+def _visible(span: Span, spans: Sequence[Span], device: torch.device) -> Tensor | None:
+    """Which keys a continuation's tokens see, (n, opening + n); `None` where that is simply those before."""
+    if span.opening is None:
+        return None
+    n, before = span.end - span.begin, spans[span.opening].end - spans[span.opening].begin
+    return torch.ones(n, before + n, dtype=torch.bool, device=device).tril(before)
+
+
+def score(
+    policy: Policy,
+    families: Sequence[Family],
+    wanted: Tensor | None = None,
+    wanted_openings: Tensor | None = None,
+) -> Scores:
     """Log-probability of each wanted token given the tokens before it.
 
     Args:
         policy: the network; gradients flow where they are enabled.
         families: what to score.
-        wanted: (continuations, longest) 1 where a continuation's token is wanted; the others stay 0.
-        wanted_openings: (families, longest opening) the same for openings; none are wanted by default.
-    """
-    device = policy.model.embed_tokens.weight.device
-    openings, opening_lengths = _padded([f.opening for f in families], device)
-    tails, lengths = _padded([c for f in families for c in f.continuations], device)
-    owners = torch.tensor([i for i, f in enumerate(families) for _ in f.continuations], device=device)
-    past = Fresh()
-    places = torch.arange(openings.shape[1], device=device)
-    hidden = policy(openings, places.expand_as(openings), _causal(opening_lengths, openings.shape[1]), past)
-    last = hidden[owners, opening_lengths[owners] - 1]
-    if tails.shape[1] > 1:
-        inner = _continue(policy, past, owners, opening_lengths, tails, lengths)
-        before = torch.cat([last[:, None], inner[:, :-1]], dim=1)
-    else:
-        before = last[:, None]
-    scored_openings = torch.zeros(openings.shape, device=device)
-    if wanted_openings is not None and bool(wanted_openings.any()):
-        shifted = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
-        scored_openings = _token_logprobs(policy, shifted, openings, wanted_openings)
-    return Scores(scored_openings, _token_logprobs(policy, before, tails, wanted))
-
-
-def score_whole(policy: Policy, rows: Sequence[Sequence[int]], wanted: Tensor) -> Tensor:
-    """Log-probability of each wanted token of rows that share nothing; of a first token it is not defined.
-
-    Args:
-        policy: the network; gradients flow where they are enabled.
-        rows: token ids, each at least one.
-        wanted: (rows, longest) 1 where a token is wanted, 0 on the first.
+        wanted: (continuations, longest) 1 where a continuation's token is wanted; none are by default.
+        wanted_openings: (families, longest opening) the same for openings; never the first token.
 
     Returns:
-        (rows, longest), 0 where not wanted.
+        Scores of the same shapes, 0 where not wanted; where nothing was, of no columns.
     """
-    ids, lengths = _padded(rows, policy.model.embed_tokens.weight.device)
-    places = torch.arange(ids.shape[1], device=ids.device)
-    hidden = policy(ids, places.expand_as(ids), _causal(lengths, ids.shape[1]), Fresh())
-    return _token_logprobs(policy, torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1), ids, wanted)
+    row = _Row(families)
+    device = policy.model.embed_tokens.weight.device
+    ids, places = torch.tensor(row.ids, device=device), torch.tensor(row.places, device=device)
+    hidden = policy(ids[None], places[None], Packed(row.spans, len(row.ids), device))[0]
+    before = torch.tensor(row.before, device=device)
+
+    def scored(starts: Sequence[int], chosen: Tensor | None) -> Tensor:
+        if chosen is None:
+            return torch.zeros(len(starts), 0, device=device)
+        chosen = chosen > 0
+        found = torch.tensor(starts, dtype=torch.long, device=device)[:, None] + torch.arange(chosen.shape[1], device=device)
+        logprobs = _logprobs(policy, hidden[before[found[chosen]]], ids[found[chosen]])
+        return logprobs.new_zeros(chosen.shape).masked_scatter(chosen, logprobs)
+
+    return Scores(scored(row.openings, wanted_openings), scored(row.continuations, wanted))
 
 
-def _continue(
-    policy: Policy, past: Fresh, owners: Tensor, opening_lengths: Tensor, tails: Tensor, lengths: Tensor
-) -> Tensor:
-    """Hidden states of the continuations, each behind its family's opening."""
-    n, earlier = tails.shape[1], past.made[0][0].shape[2]
-    starts = opening_lengths[owners]
-    positions = starts[:, None] + torch.arange(n, device=tails.device)[None, :]
-    seen_before = torch.arange(earlier, device=tails.device)[None, None, None, :] < starts[:, None, None, None]
-    seen = torch.cat([seen_before.expand(-1, -1, n, -1), _causal(lengths, n)], dim=3)
-    positions = positions.clamp(max=policy.shape.max_position_embeddings - 1)
-    return policy(tails, positions, seen, Continued(past, owners))  # type: ignore[no-any-return]
+class _Row:
+    """Families as one long row of tokens, with filling behind them."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self.ids: list[int] = []
+        self.places: list[int] = []
+        """Position of each token in its conversation."""
+        self.before: list[int] = []
+        """Where the token before each one stands; of a first token, itself."""
+        self.spans: list[Span] = []
+        self.openings: list[int] = []
+        """Where each opening begins."""
+        self.continuations: list[int] = []
+        """Where each continuation begins."""
+        for family in families:
+            self.openings.append(len(self.ids))
+            opening = self._append(family.opening, None)
+            for continuation in family.continuations:
+                self.continuations.append(len(self.ids))
+                if continuation:
+                    self._append(continuation, opening)
+        self._fill(-len(self.ids) % _GRAIN)
+
+    def _append(self, tokens: Sequence[int], opening: int | None) -> int:
+        """Add a span; its number."""
+        begin, n = len(self.ids), len(tokens)
+        earlier = self.spans[opening].end - self.spans[opening].begin if opening is not None else 0
+        last = self.spans[opening].end - 1 if opening is not None else begin
+        self.ids += tokens
+        self.places += range(earlier, earlier + n)
+        self.before += [last, *range(begin, begin + n - 1)]
+        self.spans.append(Span(begin, begin + n, opening))
+        return len(self.spans) - 1
+
+    def _fill(self, n: int) -> None:
+        for column in (self.ids, self.places, self.before):
+            column += [0] * n
 
 
-def _token_logprobs(policy: Policy, before: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Log-probabilities of wanted tokens from the hidden states before them; the vocabulary is wide, so only those."""
-    chosen = wanted > 0
-    logits = policy.logits(before[chosen])
+def _logprobs(policy: Policy, before: Tensor, tokens: Tensor) -> Tensor:
+    """Log-probabilities of tokens from the hidden states before them; the vocabulary is wide, so only those wanted."""
+    logits = policy.logits(before)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    found = -functional.cross_entropy(logits, tokens[chosen], reduction="none")
-    return torch.zeros(tokens.shape, device=tokens.device, dtype=found.dtype).masked_scatter(chosen, found)
-
-
-def padded_length(lengths: Iterable[int]) -> int:
-    """A common length for rows: the longest, rounded up, since every new shape of a matrix costs compilation."""
-    return -(-max([1, *lengths]) // PADDING) * PADDING
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    lengths = [len(r) for r in rows]
-    longest = padded_length(lengths)
-    ids = torch.tensor([[*r, *([0] * (longest - len(r)))] for r in rows], dtype=torch.long, device=device)
-    return ids, torch.tensor(lengths, device=device)
-
-
-def _causal(lengths: Tensor, n: int) -> Tensor:
-    """(rows, 1, n, n): each token sees itself and earlier ones of its row, and padding sees itself alone."""
-    places = torch.arange(n, device=lengths.device)
-    seen = (places[:, None] >= places[None, :])[None] & (places[None, None, :] < lengths[:, None, None])
-    return (seen | torch.eye(n, dtype=torch.bool, device=lengths.device)[None])[:, None]
+    found: Tensor = -functional.cross_entropy(logits, tokens, reduction="none")
+    return found

@@ -19,12 +19,12 @@ from agentomnia.task.task import PrivateTask, Task
 from agentomnia.training.engines.local.policy import Policy, PolicyShape
 from agentomnia.training.engines.local.rollout import Golden, Rollout, Start, roll_out
 from agentomnia.training.engines.local.sampler import Sampling
-from agentomnia.training.engines.local.scoring import Family, padded_length, score, score_whole
+from agentomnia.training.engines.local.scoring import Family, score
 from agentomnia.training.engines.local.tokenizer import WordTokenizer
 from agentomnia.training.rl.loss import EPS_HIGH, EPS_LOW, golden_loss, hybrid_loss, policy_loss
 
 MICRO_TOKENS = 12_000
-"""Padded tokens of one forward pass in training: bounds memory."""
+"""Tokens of one forward pass in training: bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class Worker:
             return 0.0
         wanted = _padded([(0, *d.mask[1:]) for d in batch], self._device)
         with self._precision():
-            scored = score_whole(self.policy, [d.ids for d in batch], wanted)
-        loss = -scored.sum() / max(total, 1)
+            scores = score(self.policy, [Family(d.ids) for d in batch], wanted_openings=wanted)
+        loss = -scores.openings.sum() / max(total, 1)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
@@ -187,18 +187,18 @@ class Worker:
 
 
 def _micro_batches(groups: Sequence[RolloutGroup]) -> list[tuple[int, int]]:
-    """Ranges of groups whose padded rollouts fit one pass."""
+    """Ranges of groups whose tokens fit one pass."""
     ranges: list[tuple[int, int]] = []
-    start, rows, longest = 0, 0, 0
+    start, tokens = 0, 0
     for number, group in enumerate(groups):
-        width = max(longest, *(len(r.ids) for r in group.rollouts))
-        if number > start and width * (rows + len(group.rollouts)) > MICRO_TOKENS:
+        more = sum(len(r.ids) - r.opening for r in group.rollouts) + group.rollouts[0].opening
+        if number > start and tokens + more > MICRO_TOKENS:
             ranges.append((start, number))
-            start, rows, width = number, 0, max(len(r.ids) for r in group.rollouts)
-        rows, longest = rows + len(group.rollouts), width
+            start, tokens = number, 0
+        tokens += more
     return [*ranges, (start, len(groups))] if groups else []
 
 
 def _padded(rows: Sequence[Sequence[float]], device: torch.device) -> Tensor:
-    longest = padded_length(map(len, rows))
+    longest = max(map(len, rows))
     return torch.tensor([[*r, *([0.0] * (longest - len(r)))] for r in rows], device=device)
