@@ -381,6 +381,35 @@ def test_an_answer_outside_the_protocol_is_a_fault() -> None:
         instance.call("get_book", {"book_id": next(iter(STATE["books"]))})
 
 
+def answering(expression: str) -> Instance:
+    source = PROGRAM.source.replace('{"ok": True, "data": data}', f'{{"ok": True, "data": {expression}}}')
+    assert source != PROGRAM.source
+    return Instance(type(PROGRAM)(PROGRAM.name, source, load_class(source, PROGRAM.name), PROGRAM.tools), STATE)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["b''", "b'a'", "[{'a': b'b'}]", "float('nan')", "[1.0, float('inf')]", "{'a': -float('inf')}", "{1: 'a'}",
+     "{b'a': 1}", "{'a': {'b': {b'': 1}}}"],
+)  # fmt: skip
+def test_an_answer_that_json_does_not_have_is_a_fault(expression: str) -> None:
+    instance = answering(expression)
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault, match="get_book"):
+            instance.call("get_book", {"book_id": next(iter(STATE["books"]))})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["1.7e308", "[-1.7e308, 0.1, 5e-324]", "[127, 203, 255, 52095, 52223, 13369216]",
+     "'\u0107\u0119 \u05d0\u0628 \u0394\u00e9 \x7f'",
+     "{'\u0107': [None, True, 0.5, 'a', {}]}", "'x' * 196", "list(range(-300, 300))"],
+)  # fmt: skip
+def test_an_answer_whose_bytes_only_look_like_that_is_none(expression: str) -> None:
+    answer = answering(expression).call("get_book", {"book_id": next(iter(STATE["books"]))})
+    assert answer == {"ok": True, "data": eval(expression)}
+
+
 @pytest.mark.parametrize(
     "answer",
     [None, [], "ok", 1, {}, {"ok": True}, {"ok": True, "data": 1, "more": 2}, {"ok": 1, "data": 1}, {"ok": False},

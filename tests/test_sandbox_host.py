@@ -398,6 +398,25 @@ def test_a_state_that_does_not_replay_is_lost_and_said_so() -> None:
 # Room
 
 
+def test_scoring_leaves_the_initial_state_that_sessions_share_as_it_was(served: Catalog, finished_run: Path) -> None:
+    async def play(host: Host) -> None:
+        for task, private in pairs_of(finished_run)[:4]:
+            first, second = [await host.open(task.environment, task=task.id) for _ in range(2)]
+            for call in private.calls:
+                await first.call(call.tool, call.arguments)
+            message, prompt = answer_message(private.answer), second.prompt
+            grades = [await s.score(message) for s in (first, second, first, second)]
+            assert grades[:2] == grades[2:] and grades[0].reward == 1.0 and second.prompt == prompt
+            await first.reset()
+            assert (
+                await first.digest()
+                == await second.digest()
+                == digest(host.catalog.source(task.environment).state(task.state))
+            )
+
+    at(served, play)
+
+
 def test_idle_sessions_hibernate_and_wake_where_they_were(served: Catalog, finished_run: Path) -> None:
     async def play(host: Host) -> None:
         sessions = []
@@ -483,6 +502,42 @@ def test_workers_make_room_for_each_other() -> None:
             await busy[2].call("read", {})
 
     at(counters(*(counter(f"c{n}") for n in range(5))), play, local=LocalSettings(workers=2))
+
+
+def test_a_source_that_loads_slowly_lets_others_load() -> None:
+    slow = counter("slow", text="import time\ntime.sleep(1.5)\n" + COUNTER)
+
+    async def play(host: Host) -> None:
+        first = await host.open("c0")
+        await first.call("read", {})
+        loading = asyncio.create_task((await host.open("slow")).call("read", {}))
+        await asyncio.sleep(0.05)
+        assert (await (await host.open("c1")).call("read", {}))["ok"]
+        assert not loading.done()
+        assert (await loading)["ok"]
+        assert host.gauges()["workers"] == 3
+
+    at(counters(slow, counter("c0"), counter("c1")), play)
+
+
+def test_sources_that_load_at_once_stay_within_the_limit() -> None:
+    async def play(host: Host) -> None:
+        sessions = [await host.open(f"c{n}") for n in range(5)]
+        told = await asyncio.gather(*(s.call("read", {}) for s in sessions), return_exceptions=True)
+        assert sum(isinstance(answer, CapacityError) for answer in told) == 3
+        assert host.gauges()["workers"] == 2 and not host.gauges()["workers_spare"]
+
+    at(counters(*(counter(f"c{n}") for n in range(5))), play, local=LocalSettings(workers=2))
+
+
+def test_a_worker_waits_for_the_next_source() -> None:
+    async def play(host: Host) -> None:
+        for number in range(3):
+            await (await host.open(f"c{number}")).call("read", {})
+            assert host.gauges()["workers"] == number + 1 == host.gauges()["workers_started"]
+            assert host.gauges()["workers_spare"] == (number < 2)
+
+    at(counters(*(counter(f"c{n}") for n in range(3))), play, local=LocalSettings(workers=3))
 
 
 def test_untrusted_code_is_refused_where_nothing_can_hold_it() -> None:

@@ -9,6 +9,7 @@ import platform
 import signal
 import socket
 import struct
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from agentomnia.errors import InfrastructureError
 from agentomnia.sandbox import bubblewrap, isolation, kernel, landlock, seccomp
+from agentomnia.sandbox.heap import filling
 from agentomnia.sandbox.isolation import Isolation, WorkerLimits, lock_down, probe
 from agentomnia.sandbox.zygote import Forked, Zygote
 
@@ -341,6 +343,69 @@ def test_a_killed_worker_is_reaped_and_nobody_else_hurt(yard: Yard) -> None:
             worker.close()
 
     yard.play(play)
+
+
+def test_a_prepared_worker_is_the_next_one_and_as_locked_as_any(yard: Yard) -> None:
+    async def play(zygote: Zygote) -> None:
+        zygote.prepare()
+        zygote.prepare()
+        assert zygote.spares == 1
+        worker = await zygote.spawn()
+        assert zygote.spares == 0
+        assert status_of(worker)["NoNewPrivs"] == "1" and status_of(worker)["Seccomp"] == (
+            "2" if FOUND.seccomp else "0"
+        )
+        assert entries(f"/proc/{process_of(worker)}/fd") == ["0", "1", "2", "3"]
+        assert "Error" in await ask(worker, "os.open('/etc/passwd', 0)")
+        worker.close()
+
+    yard.play(play)
+
+
+@pytest.mark.parametrize("dies", ["the worker", "the forkserver"])
+def test_a_prepared_worker_that_died_is_not_given_out(dies: str) -> None:
+    async def play(zygote: Zygote) -> None:
+        zygote.prepare()
+        assert zygote._spare is not None
+        spare = await zygote._spare
+        process = process_of(spare)
+        os.kill(process if dies == "the worker" else zygote.pid, signal.SIGKILL)
+        assert await gone(process)
+        worker = await zygote.spawn()
+        try:
+            assert worker is not spare and spare.pidfd == -1
+            assert await ask(worker, "1 + 1") == "2"
+        finally:
+            worker.close()
+
+    apart(LIMITS, play)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2], ids=["coming", "ready"])
+def test_closing_ends_a_prepared_worker(seconds: float) -> None:
+    spares: list[Forked] = []
+
+    async def run() -> None:
+        zygote = await start(FOUND)
+        before = len(entries("/proc/self/fd"))
+        zygote.prepare()
+        await asyncio.sleep(seconds)
+        if seconds:
+            spares.append(await zygote._spare)
+        await zygote.close()
+        assert len(entries("/proc/self/fd")) < before
+
+    asyncio.run(run())
+    assert all(spare.pidfd == -1 for spare in spares)
+
+
+def test_a_heap_without_holes_takes_new_values_side_by_side() -> None:
+    held = filling()
+    assert sum(map(sys.getsizeof, held)) < 64 << 20
+    for size in (20, 200, 400):
+        made = [bytes(size) for _ in range(1_000)]
+        pools = {id(one) >> 14 for one in made}
+        assert len(pools) <= 1_000 * (size + 48) // (1 << 14) + 4
 
 
 def test_closing_ends_the_workers() -> None:

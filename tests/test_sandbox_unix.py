@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import stat
@@ -11,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -29,9 +31,10 @@ from agentomnia.sandbox.api import EnvironmentInfo
 from agentomnia.sandbox.catalog import Catalog, Source, TaskEntry
 from agentomnia.sandbox.host import Host, HostSettings
 from agentomnia.sandbox.link import Endpoint
+from agentomnia.sandbox.pool import Pooled, ended
 from agentomnia.sandbox.unix import UnixServer
 from agentomnia.sandbox.unix_client import AsyncUnixClient, UnixClient
-from agentomnia.sandbox.wire import frame
+from agentomnia.sandbox.wire import FrameReader, WireError, frame
 from agentomnia.task.criterion import Change, Criterion, Expected
 from agentomnia.task.task import Task
 from agentomnia.taxonomy.coordinate import Coordinate
@@ -390,3 +393,58 @@ def test_a_call_costs_the_server_little(tmp_path: Path) -> None:
         thread.join()
         seconds = min(seconds, used[0])
     assert seconds / calls < 100e-6, f"{seconds / calls * 1e6:.1f} us"
+
+
+class Sockets(Pooled[socket.socket]):
+    def _gone(self, idle: socket.socket) -> bool:
+        return ended(idle.fileno())
+
+
+def test_idle_connections_are_used_again_by_the_same_process_while_the_server_holds_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    with Sockets() as pool:
+        assert pool._taken() is None
+        for ours, _ in pairs:
+            pool._given_back(ours)
+        pairs[2][1].close()
+        assert pool._taken() is pairs[1][0] and pairs[2][0].fileno() == -1
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        assert pool._taken() is None
+        pool._given_back(pairs[1][0])
+    assert pairs[1][0].fileno() == -1
+    for pair in pairs:
+        for end in pair:
+            end.close()
+
+
+def test_frames_are_read_however_they_are_cut() -> None:
+    rng = Random("frames")
+    values = [
+        b"",
+        "a",
+        list(range(50)),
+        b"x" * 65_535,
+        b"y" * 70_000,
+        [[] for _ in range(100_000)],
+        {"a": 1.5},
+        b"z" * 200_000,
+    ]
+    sent = b"".join(map(frame, values))
+    for most in (3, 1_000, 70_000, len(sent)):
+        reader, heard, at = FrameReader(), list[Any](), 0
+        while at < len(sent):
+            step = rng.randint(1, most) if at < 3_000 or most > 3 else 50_000
+            heard += reader.feed(sent[at : at + step])
+            at += step
+        assert heard == values and gc.isenabled()
+
+
+@pytest.mark.parametrize("length", [1, 70_000])
+def test_a_frame_that_is_none_is_refused(length: int) -> None:
+    with pytest.raises(WireError, match="cannot be read"):
+        FrameReader().feed(length.to_bytes(4, "big") + b"\xc1" * length)
+    assert gc.isenabled()
+    with pytest.raises(WireError, match="over"):
+        FrameReader(length - 1).feed(length.to_bytes(4, "big"))

@@ -21,7 +21,18 @@ from agentomnia.environment.state import State, pack, unpack
 from agentomnia.errors import EnvironmentFault
 from agentomnia.row import digest
 
-_pack, _unpack = msgpack.packb, msgpack.unpackb
+_Packer, _unpack = msgpack.Packer, msgpack.unpackb
+
+_BINARY, _FLOAT, _EXTREME = 1, 2, 3
+_MARKS = bytes(
+    _BINARY
+    if 0xC4 <= byte <= 0xC9 or 0xD4 <= byte <= 0xD8
+    else {0xCB: _FLOAT, 0x7F: _EXTREME, 0xFF: _EXTREME}.get(byte, 0)
+    for byte in range(256)
+)
+"""What each byte of a packed value may mean: the head of bytes, the head of a number with a fraction, and what follows
+such a head where the number is infinite or none."""
+_NOT_FINITE = bytes((_FLOAT, _EXTREME))
 
 
 class Origin:
@@ -75,7 +86,7 @@ class Instance:
             raise EnvironmentFault(f"{program.name} faulted before ({self._faulted}); restore a snapshot")
         if not isinstance(name, str) or name not in program.tools:
             return failure("not_found", f"There is no tool {str(name)[:80]!r}.", "Use one of the listed tools.")
-        if not isinstance(arguments, Mapping):
+        if type(arguments) is not dict and not isinstance(arguments, Mapping):
             return failure("invalid_argument", "Arguments must be an object.", "Give the arguments by name.")
         problem = program.validator(name)(arguments)
         if problem is not None:
@@ -83,16 +94,19 @@ class Instance:
         return self._foreign_call(name, arguments) if program.foreign else self._checked_call(name, arguments)
 
     def _checked_call(self, name: str, arguments: Mapping[str, Any]) -> Result:
+        program = self.program
         try:
             # the round trip through msgpack detaches both directions and refuses what is not JSON
-            answer: Any = _unpack(_pack(self._object.__class__.__dict__[name](self._object, **_detached(arguments))))
+            packed = _Packer().pack(program.methods[name](self._object, **_detached(arguments)))
+            answer: Any = _unpack(packed)
         except Exception as error:
             self._faulted = f"{name}: {type(error).__name__}: {error}"
-            raise EnvironmentFault(f"{self.program.name}.{self._faulted}") from error
-        breach = protocol_breach(answer)
+            raise EnvironmentFault(f"{program.name}.{self._faulted}") from error
+        breach = None if _plainly_accepted(answer) else protocol_breach(answer)
+        breach = breach or _beyond_json(packed, answer)
         if breach is not None:
             self._faulted = f"{name}: {breach}"
-            raise EnvironmentFault(f"{self.program.name}.{self._faulted}")
+            raise EnvironmentFault(f"{program.name}.{self._faulted}")
         checked: Result = answer
         return checked
 
@@ -101,7 +115,11 @@ class Instance:
         before = self._attributes()
         try:
             method = self.program.methods[name].__get__(self._object, type(self._object))
-            answer = _unpack(_pack(method(**_detached(arguments))))
+            packed = _Packer().pack(method(**_detached(arguments)))
+            answer = _unpack(packed)
+            problem = _beyond_json(packed, answer)
+            if problem is not None:
+                raise ValueError(problem)
         except (Exception, SystemExit) as error:
             self._undo(name, before)
             raise EnvironmentFault(f"{self.program.name}.{name}: {type(error).__name__}: {error}") from error
@@ -199,11 +217,42 @@ class Instance:
         return broken
 
 
+def _plainly_accepted(answer: Any) -> bool:
+    """Whether an answer is an accepted one of the protocol, decided quickly; `False` says that somebody must look."""
+    return type(answer) is dict and answer.get("ok") is True and len(answer) == 2 and "data" in answer
+
+
+def _beyond_json(packed: bytes, answer: Any) -> str | None:
+    """What an answer holds that msgpack has and JSON has not, if anything: bytes, or a number that is not finite.
+
+    The packed form says for nearly every answer that there is none; the others are looked through.
+    """
+    marks = packed.translate(_MARKS)
+    if _BINARY not in marks and (_FLOAT not in marks or _NOT_FINITE not in marks):
+        return None
+    return _value_beyond_json(answer)
+
+
+def _value_beyond_json(value: Any) -> str | None:
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            return "answered an object with a key that is no text"
+        return next((problem for part in value.values() if (problem := _value_beyond_json(part)) is not None), None)
+    if isinstance(value, list):
+        return next((problem for part in value if (problem := _value_beyond_json(part)) is not None), None)
+    if isinstance(value, float) and value - value != 0:
+        return "answered a number that is not finite"
+    return None if value is None or isinstance(value, str | int | float) else f"answered {type(value).__name__}"
+
+
+_CONTAINERS = (list, dict)
+
+
 def _detached(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Arguments that the caller cannot reach into afterwards."""
     for value in arguments.values():
-        if isinstance(value, list | dict):
-            detached: Mapping[str, Any] = _unpack(_pack(dict(arguments)))
+        if isinstance(value, _CONTAINERS):
+            detached: Mapping[str, Any] = _unpack(_Packer().pack(dict(arguments)))
             return detached
     return arguments
 

@@ -115,12 +115,9 @@ def load_class(source: str, name: str, code: CodeType | None = None) -> type:
     Raises:
         SpecError: the source does not define the class.
     """
-    key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()
-    code = code or _CODE_CACHE.get(key)
     qualified = f"agentomnia.environments.{name}"
     try:
-        if code is None:
-            code = _CODE_CACHE[key] = compile(source, f"<environment {name}>", "exec")
+        code = code or _compiled(source, name)
         # dataclasses look their module up while they are made
         module = sys.modules[qualified] = ModuleType(qualified)
         exec(code, vars(module))
@@ -132,3 +129,11 @@ def load_class(source: str, name: str, code: CodeType | None = None) -> type:
     if not isinstance(cls, type):
         raise SpecError(f"the source defines no class {name}; name the class like the specification")
     return cls
+
+
+def _compiled(source: str, name: str) -> CodeType:
+    key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()
+    code = _CODE_CACHE.get(key)
+    if code is None:
+        code = _CODE_CACHE[key] = compile(source, f"<environment {name}>", "exec")
+    return code

@@ -62,7 +62,11 @@ class Bench:
 
     def call(self, handle: int, tool: str, arguments: Mapping[str, Any]) -> Result:
         """Call a tool."""
-        return self._at(handle).call(tool, arguments)
+        try:
+            instance = self._instances[handle]
+        except KeyError:
+            raise _no_instance(handle) from None
+        return instance.call(tool, arguments)
 
     def batch(self, handle: int, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[list[Result], str | None]:
         """Call tools in order until one faults; the answers before it, and the fault."""
@@ -102,4 +106,8 @@ class Bench:
         try:
             return self._instances[handle]
         except KeyError:
-            raise InstanceError(f"the worker has no instance {handle}; open it again") from None
+            raise _no_instance(handle) from None
+
+
+def _no_instance(handle: int) -> InstanceError:
+    return InstanceError(f"the worker has no instance {handle}; open it again")

@@ -26,6 +26,11 @@ def import_roots(extra: Iterable[Path] = ()) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path.resolve() for path in (*extra, *found, *installed)))
 
 
+def python() -> str:
+    """The interpreter's path without `..`, which a namespace of its own may not have; links stay, a venv is one."""
+    return os.path.abspath(sys.executable)  # noqa: PTH100 - `Path.resolve` would follow them
+
+
 def found() -> str | None:
     """Where `bwrap` is, or `None`."""
     return shutil.which("bwrap")
@@ -57,7 +62,8 @@ def wrap(bubblewrap: str, command: list[str], environment: dict[str, str], roots
 
 def _bound(roots: Iterable[Path]) -> list[str]:
     """What Python needs besides the system's directories, without paths that lie in others."""
-    interpreter = [Path(sys.prefix), Path(sys.base_prefix), Path(os.path.realpath(sys.executable)).parent.parent]
+    prefixes = [Path(os.path.abspath(path)) for path in (sys.prefix, sys.base_prefix)]  # noqa: PTH100 - keeps links
+    interpreter = [*prefixes, Path(os.path.realpath(sys.executable)).parent.parent]
     paths = sorted({*roots, *interpreter})
     covered = [Path(p) for p in _SYSTEM]
     kept: list[Path] = []
@@ -69,7 +75,7 @@ def _bound(roots: Iterable[Path]) -> list[str]:
 
 def works(bubblewrap: str) -> bool:
     """Whether Python starts in such namespaces here; tries it once."""
-    command = wrap(bubblewrap, [sys.executable, "-I", "-S", "-c", ""], {}, import_roots())
+    command = wrap(bubblewrap, [python(), "-I", "-S", "-c", ""], {}, import_roots())
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TRIAL_SECONDS, env={}, check=False)
     except (subprocess.TimeoutExpired, OSError):

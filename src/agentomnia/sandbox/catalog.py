@@ -48,12 +48,18 @@ class Source:
         """Id of the environment."""
         return self.info.id
 
-    def request(self, sample: bytes | None) -> dict[str, Any]:
-        """What a worker needs to load it."""
+    def request(self, sample: bytes | None, *, text: bool = True) -> dict[str, Any]:
+        """What a worker needs to load it.
+
+        Args:
+            sample: a packed state, from which the state of an imported class is learned.
+            text: give the source also where the code is given; a worker of this very Python never reads it then.
+        """
+        code = [MAGIC_NUMBER, self.code()] if self.code is not None else None
         return {
             "name": self.class_name,
-            "source": self.text(),
-            "code": [MAGIC_NUMBER, self.code()] if self.code is not None else None,
+            "source": self.text() if text or code is None else "",
+            "code": code,
             "tools": [vars(t) for t in self.info.tools.values()],
             "foreign": self.foreign,
             "sample": sample,

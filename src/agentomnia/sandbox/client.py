@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import os
-import select
 import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +17,7 @@ from urllib.parse import quote
 
 from agentomnia.environment.result import Result
 from agentomnia.sandbox.api import Call
+from agentomnia.sandbox.pool import Pooled, ended
 from agentomnia.sandbox.remote import (
     CONNECT_PAUSE_SECONDS,
     CONNECT_TRIES,
@@ -61,12 +59,7 @@ def _new_connection(address: Address, timeout: float) -> http.client.HTTPConnect
     return http.client.HTTPConnection(address.host, address.port, timeout=timeout)
 
 
-def _gone(idle: socket.socket) -> bool:
-    """Whether the server has closed an idle connection: then it can be read, though nothing was asked."""
-    return bool(select.select([idle], [], [], 0)[0])
-
-
-class SandboxClient:
+class SandboxClient(Pooled[http.client.HTTPConnection]):
     """A client for threads and processes; keeps connections alive, as many as requests were in flight at once."""
 
     def __init__(
@@ -84,12 +77,10 @@ class SandboxClient:
             timeout: seconds that an answer may take.
             patience: seconds that a request is tried again while the server has no room.
         """
+        super().__init__()
         self._address = Address.of(url)
         self._timeout, self._patience = timeout, patience
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._idle: list[http.client.HTTPConnection] = []
-        self._process = os.getpid()
-        self._lock = threading.Lock()
 
     def open(
         self, environment: str | None = None, *, task: str | None = None, state: str | None = None
@@ -139,7 +130,7 @@ class SandboxClient:
             time.sleep(answer.pause)
 
     def _exchange(self, ask: Ask) -> Answer:
-        connection = self._connected()
+        connection = self._taken() or self._connected()
         try:
             connection.request(ask.method, ask.path, ask.body, {**self._headers, **ask.headers})
             response = connection.getresponse()
@@ -147,16 +138,11 @@ class SandboxClient:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise broken(self._address, error) from error
-        with self._lock:
-            self._idle.append(connection)
+        self._given_back(connection)
         return answer
 
     def _connected(self) -> http.client.HTTPConnection:
-        """A connection of the caller's own: an idle one that the server has not closed, else a new one."""
-        while (connection := self._taken()) is not None:
-            if connection.sock is not None and not _gone(connection.sock):
-                return connection
-            connection.close()
+        """A new connection."""
         connection = _new_connection(self._address, self._timeout)
         for left in reversed(range(CONNECT_TRIES)):
             try:
@@ -169,25 +155,8 @@ class SandboxClient:
                 time.sleep(CONNECT_PAUSE_SECONDS)
         return connection
 
-    def _taken(self) -> http.client.HTTPConnection | None:
-        with self._lock:
-            if self._process != os.getpid():  # a forked child must not talk over its parent's connections
-                self._process = os.getpid()
-                self._idle.clear()
-            return self._idle.pop() if self._idle else None
-
-    def close(self) -> None:
-        """Close every connection; sessions stay until they are closed or their lease ends."""
-        with self._lock:
-            for connection in self._idle:
-                connection.close()
-            self._idle.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _gone(self, idle: http.client.HTTPConnection) -> bool:
+        return idle.sock is None or ended(idle.sock.fileno())
 
 
 class RemoteSession:

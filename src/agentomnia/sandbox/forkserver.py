@@ -20,6 +20,7 @@ from typing import Any
 
 from agentomnia.errors import InfrastructureError
 from agentomnia.sandbox import kernel, seccomp
+from agentomnia.sandbox.heap import filling
 from agentomnia.sandbox.isolation import Isolation, WorkerLimits, lock_down
 
 HELLO, READY = b"hello", b"ready"
@@ -44,6 +45,8 @@ _ENCODINGS = ("ascii", "latin-1", "cp1252", "utf-8-sig", "utf-16", "utf-32", "id
 _SOCKET = 3
 """The only file descriptor of a worker besides the three standard ones."""
 _MOST_DESCRIPTORS = 1 << 20
+_HELD: list[Any] = []
+"""Must live as long as workers are forked."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ def _settle() -> None:
     sys.path.clear()
     sys.path_importer_cache.clear()
     gc.collect()
+    _HELD.append(filling())
     gc.freeze()
 
 
@@ -169,7 +173,6 @@ def _work(descriptor: int, settings: _Settings, serve: Callable[[socket.socket, 
         sock.sendall(NOT_LOCKED + str(error).encode())
         return
     sock.sendall(LOCKED)
-    gc.enable()
     serve(sock, settings.limits.soft_seconds, settings.limits.answer_bytes)
 
 

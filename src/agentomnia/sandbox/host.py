@@ -12,6 +12,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from types import MappingProxyType
 
 import msgpack
@@ -96,7 +97,7 @@ class Host:
         found = self._sessions.get(instance)
         if found is None or found.tenant != tenant:
             raise InstanceError(f"there is no session {instance[:80]!r}; it may have ended: open a new one")
-        self.touch(found)
+        found.used = monotonic()
         return found
 
     def gauges(self) -> Mapping[str, float]:
@@ -149,10 +150,6 @@ class Host:
 
     # what sessions ask of their host
 
-    def touch(self, session: HostedSession) -> None:
-        """Note that a session is used now."""
-        session.used = asyncio.get_running_loop().time()
-
     def next_handle(self) -> int:
         """A new number for an instance."""
         return next(self._handles)
@@ -183,7 +180,7 @@ class Host:
     def _admit(self, session: HostedSession) -> HostedSession:
         self._sessions[session.id] = session
         self._counts["sessions_opened"] += 1
-        self.touch(session)
+        session.used = monotonic()
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
         return session
@@ -224,7 +221,7 @@ class Host:
         settings = self.settings
         while True:
             await asyncio.sleep(settings.sweep_seconds)
-            now = asyncio.get_running_loop().time()
+            now = monotonic()
             for session in [s for s in self._sessions.values() if not s.busy]:
                 if now - session.used > settings.lease_seconds:
                     self._counts["sessions_expired"] += 1

@@ -47,7 +47,10 @@ class LocalPlaces:
         self._isolation = isolation
         self._zygote: Zygote | None = None
         self._groups: dict[str, list[Place]] = {}
-        self._spawning = asyncio.Lock()
+        self._spawning: dict[str, asyncio.Lock] = {}
+        """One for each source: a slow one lets the others load."""
+        self._starting = asyncio.Lock()
+        self._loading = 0
         self._started = 0
 
     @property
@@ -64,7 +67,7 @@ class LocalPlaces:
             if not group:
                 group.append(InProcess(source.program()))
             return group[0]
-        async with self._spawning:
+        async with self._spawning.setdefault(source.id, asyncio.Lock()):
             group = self._alive(source.id)
             best = min(group, key=lambda p: p.handles, default=None)
             if best is None or best.handles >= self.settings.sessions_per_worker:
@@ -78,10 +81,11 @@ class LocalPlaces:
 
     def gauges(self) -> Mapping[str, float]:
         """Workers alive and started, calls that wait for one."""
-        workers = [place for place in self.all() if isinstance(place, Isolated)]
+        workers = self._workers()
         return {
             "workers": len(workers),
             "workers_started": self._started,
+            "workers_spare": self._zygote.spares if self._zygote is not None else 0,
             "calls_waiting": sum(place.waiting for place in workers),
         }
 
@@ -103,29 +107,55 @@ class LocalPlaces:
         """A new worker with the source loaded."""
         self._check_isolation(source)
         self._make_worker_room()
-        settings = self.settings
-        for _ in range(2):
-            if self._zygote is None or not self._zygote.alive:
-                self._zygote = await Zygote.start(self.isolation, settings.limits)
-            worker = Isolated(
-                await self._zygote.spawn(), settings.limits.hard_seconds, settings.waiting, settings.limits.answer_bytes
-            )
-            self._started += 1
-            try:
-                await worker.connect()
-                await worker.ask("load", 0, source.request(sample if source.foreign else None))
-            except WorkerGone as gone:
-                if gone.late:
-                    raise EnvironmentFault(f"{source.id}: loading ran past its time and was killed") from None
-            except (BrokenCall, EnvironmentFault) as error:
-                worker.close()
-                raise EnvironmentFault(f"{source.id} does not load: {error}") from None
-            except BaseException:  # cancelled: nobody else knows of the worker yet
-                worker.close()
-                raise
-            else:
-                return worker
+        self._loading += 1
+        try:
+            for _ in range(2):
+                worker = await self._loaded(source, sample)
+                if worker is not None:
+                    return worker
+        finally:
+            self._loading -= 1
         raise InfrastructureError(f"a worker for {source.id} dies while it loads; look at the memory limit")
+
+    async def _loaded(self, source: Source, sample: bytes) -> Isolated | None:
+        """A new worker with the source loaded; `None` where it died of that."""
+        settings = self.settings
+        zygote = await self._forkserver()
+        forked = await zygote.spawn()
+        self._started += 1
+        worker = Isolated(forked, settings.limits.hard_seconds, settings.waiting, settings.limits.answer_bytes)
+        try:
+            await worker.connect()
+            self._prepare(zygote)
+            await worker.ask("load", 0, source.request(sample if source.foreign else None, text=False))
+        except WorkerGone as gone:
+            if gone.late:
+                raise EnvironmentFault(f"{source.id}: loading ran past its time and was killed") from None
+            return None
+        except (BrokenCall, EnvironmentFault) as error:
+            worker.close()
+            raise EnvironmentFault(f"{source.id} does not load: {error}") from None
+        except BaseException:  # cancelled: nobody else knows of the worker yet
+            worker.close()
+            raise
+        return worker
+
+    async def _forkserver(self) -> Zygote:
+        async with self._starting:
+            if self._zygote is not None and not self._zygote.alive:
+                await self._zygote.close()
+                self._zygote = None
+            if self._zygote is None:
+                self._zygote = await Zygote.start(self.isolation, self.settings.limits)
+            return self._zygote
+
+    def _prepare(self, zygote: Zygote) -> None:
+        """Have one worker ready for the next source, where there is room for it beside those that load now."""
+        if len(self._workers()) + self._loading < self.settings.workers:
+            zygote.prepare()
+
+    def _workers(self) -> list[Isolated]:
+        return [place for place in self.all() if isinstance(place, Isolated)]
 
     def _check_isolation(self, source: Source) -> None:
         if not self.isolation.enough and not self.settings.unsafe:
@@ -135,8 +165,8 @@ class LocalPlaces:
             )
 
     def _make_worker_room(self) -> None:
-        workers = [place for place in self.all() if isinstance(place, Isolated)]
-        if len(workers) < self.settings.workers:
+        workers = self._workers()
+        if len(workers) + self._loading < self.settings.workers:
             return
         unused = next((w for w in workers if w.handles == 0 and w.waiting == 0), None)
         if unused is None:

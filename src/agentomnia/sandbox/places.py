@@ -147,9 +147,14 @@ class Isolated(asyncio.Protocol):
         self._hard = hard_seconds
         self._most = most_waiting
         self._reader = FrameReader(answer_bytes + 64)
+        self._out: list[bytes] = []
         self._waiting: deque[tuple[int, asyncio.Future[Any]]] = deque()
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._rings = 0.0
+        """Loop time at which the timer rings."""
+        self._deadline = 0.0
+        """Loop time by which the request that the worker is at must be answered."""
         self._transport: asyncio.Transport | None = None
         self._late = False
 
@@ -183,12 +188,22 @@ class Isolated(asyncio.Protocol):
 
     def _send(self, transport: asyncio.Transport, *request: Any) -> asyncio.Future[Any]:
         self._number += 1
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        framed = frame([self._number, *request])
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((self._number, future))
         if len(self._waiting) == 1:
             self._watch()
-        transport.write(frame([self._number, *request]))
+        if not self._out:
+            loop.call_soon(self._flush, transport)
+        self._out.append(framed)
         return future
+
+    def _flush(self, transport: asyncio.Transport) -> None:
+        """Send the requests of one turn of the event loop in one write: the worker then wakes once for all of them."""
+        if not transport.is_closing():
+            transport.write(b"".join(self._out))
+        self._out.clear()
 
     def data_received(self, data: bytes) -> None:
         """Answers, in the order of the requests; anything else ends the worker."""
@@ -212,22 +227,35 @@ class Isolated(asyncio.Protocol):
 
     def _watch(self) -> None:
         """Start the time of the request that the worker is at now."""
+        if not self._waiting:
+            return
+        loads = self._waiting[0][0] == 1
+        self._deadline = asyncio.get_running_loop().time() + self._hard * (LOAD_FACTOR if loads else 1)
+        if self._timer is None or self._deadline < self._rings:
+            self._ring_at(self._deadline)
+
+    def _ring_at(self, moment: float) -> None:
+        """Have the watchdog look then: nearly always for nothing, so that it is not set anew for every request."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if self._waiting:
-            loads = self._waiting[0][0] == 1
-            seconds = self._hard * (LOAD_FACTOR if loads else 1)
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._bite)
+        self._rings = moment
+        self._timer = asyncio.get_running_loop().call_at(moment, self._look)
 
-    def _bite(self) -> None:
-        self._late = True
-        self.close()
+    def _look(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        if asyncio.get_running_loop().time() < self._deadline:
+            self._ring_at(self._deadline)
+        else:
+            self._late = True
+            self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The worker died: tell everybody who waits."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._kill()
         waiting, self._waiting = self._waiting, deque()
         for place, (_, future) in enumerate(waiting):

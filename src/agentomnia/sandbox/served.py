@@ -122,13 +122,14 @@ class ServedLink(asyncio.Protocol):
 
     def answer(self, number: int, status: str, value: Any) -> None:
         """Answer a request; where the answer cannot be sent, say so instead."""
-        if self._out is None:
+        out = self._out
+        if out is None:
             return
         try:
-            framed = frame([number, status, value])
+            out.put(frame([number, status, value]))
         except (WireError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            framed = frame([number, *told(InfrastructureError(f"the answer cannot be sent: {error}; ask for less"))])
-        self._out.put(framed)
+            problem = InfrastructureError(f"the answer cannot be sent: {error}; ask for less")
+            out.put(frame([number, *told(problem)]))
 
     def run(self, number: int, coroutine: Coroutine[Any, Any, Any], *, at_once: bool) -> None:
         """Answer with what a coroutine gives.

@@ -11,7 +11,8 @@ import asyncio
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -66,7 +67,7 @@ class HostedSession:
         self._fault: str | None = None
         self._lock = asyncio.Lock()
         self.used = 0.0
-        """Loop time of the last use."""
+        """When it was last used, by the clock of `time.monotonic`."""
 
     @property
     def environment(self) -> EnvironmentInfo:
@@ -87,7 +88,9 @@ class HostedSession:
     def prompt(self) -> str:
         """The system prompt of an agent here."""
         info, task = self.source.info, self.task
-        return system_prompt(info.introduction, info.policies, unpack(self._initial), task.answer if task else ())
+        return system_prompt(
+            info.introduction, info.policies, _initial_state(self._initial), task.answer if task else ()
+        )
 
     @property
     def place(self) -> Place | None:
@@ -119,7 +122,7 @@ class HostedSession:
         place = self._place
         if not isinstance(place, InProcess) or self._fault is not None or self._lock.locked():
             return None
-        self._host.touch(self)
+        self.used = monotonic()
         if tool not in self.tools:
             return _unknown(tool)
         try:
@@ -196,7 +199,7 @@ class HostedSession:
         async with self._lock:
             after = await self._state()
             try:
-                return grade(self._entry.criterion, unpack(self._initial), after, message)
+                return grade(self._entry.criterion, _initial_state(self._initial), after, message)
             except (TypeError, KeyError, AttributeError, ValueError, RecursionError) as error:
                 # a hostile worker may send any value as its state
                 raise self._faulted(f"its state cannot be graded: {type(error).__name__}") from None
@@ -270,7 +273,7 @@ class HostedSession:
 
     async def _ask(self, operation: str, *arguments: Any) -> Any:
         """Do an operation where the instance lives; wakes it, and survives the death of its worker."""
-        self._host.touch(self)
+        self.used = monotonic()
         if self._fault is not None and operation not in ("reset", "restore"):
             raise EnvironmentFault(f"{self.source.id} faulted before ({self._fault}); reset or restore the session")
         strikes = 0
@@ -348,6 +351,12 @@ class HostedSession:
         """Remember a fault; the session refuses to go on until it is reset or restored."""
         self._fault = why
         return EnvironmentFault(f"{self.source.id}: {why}")
+
+
+@lru_cache(maxsize=32)
+def _initial_state(packed: bytes) -> State:
+    """A packed initial state to read and never to change: the sessions of a group of rollouts share it."""
+    return unpack(packed)
 
 
 def _unknown(tool: str) -> Result:

@@ -66,7 +66,7 @@ class _Trainer(ServedLink):
         """Take a request."""
         try:
             if operation == "call":
-                self._call(number, *rest)
+                self._call(number, rest)
             elif operation in _SESSION_OPERATIONS:
                 self._ask_session(number, operation, rest)
             else:
@@ -77,7 +77,8 @@ class _Trainer(ServedLink):
             problem = InputError(f"a request {operation[:40]!r} has other arguments; use a client of the same version")
             self.answer(number, *told(problem))
 
-    def _call(self, number: int, name: str, tool: str, arguments: dict[str, Any]) -> None:
+    def _call(self, number: int, rest: list[Any]) -> None:
+        name, tool, arguments = rest
         if type(tool) is not str or type(arguments) is not dict:
             raise TypeError
         session = self._sandbox.session(name, self._tenant)

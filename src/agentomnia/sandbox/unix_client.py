@@ -7,11 +7,8 @@ a sandbox in its own process, one behind a socket and one behind HTTP (`client.p
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
-import select
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -19,6 +16,7 @@ from agentomnia.environment.result import Result
 from agentomnia.errors import InfrastructureError, InstanceError
 from agentomnia.sandbox.api import Call
 from agentomnia.sandbox.link import NONCE_BYTES, NOTICE, OK, PROTOCOL, Endpoint, Link, proof, raised
+from agentomnia.sandbox.pool import Pooled, ended
 from agentomnia.sandbox.remote import SessionInfo, grade
 from agentomnia.sandbox.wire import FrameReader, WireError, frame
 from agentomnia.task.grade import Grade
@@ -148,7 +146,7 @@ class AsyncUnixSession:
         await self.close()
 
 
-class UnixClient:
+class UnixClient(Pooled["_Connection"]):
     """A client for threads and processes; keeps as many connections as requests were in flight at once."""
 
     def __init__(self, endpoint: Endpoint | str, token: str = "", timeout: float = 60.0) -> None:
@@ -159,11 +157,9 @@ class UnixClient:
             token: what the server holds too.
             timeout: seconds that an answer may take.
         """
+        super().__init__()
         self._endpoint = Endpoint.parse(endpoint) if isinstance(endpoint, str) else endpoint
         self._token, self._timeout = token, timeout
-        self._idle: list[_Connection] = []
-        self._process = os.getpid()
-        self._lock = threading.Lock()
 
     def open(self, environment: str | None = None, *, task: str | None = None, state: str | None = None) -> UnixSession:
         """Open a session; see `Sandbox.open`. A task says its environment itself."""
@@ -208,36 +204,13 @@ class UnixClient:
         except BaseException:  # an argument that is no plain value, an interrupt: its answer would come to the next
             connection.close()
             raise
-        with self._lock:
-            self._idle.append(connection)
+        self._given_back(connection)
         if status != OK:
             raise raised(status, value)
         return value
 
-    def _taken(self) -> _Connection | None:
-        with self._lock:
-            if self._process != os.getpid():  # a forked child must not talk over its parent's connections
-                self._process = os.getpid()
-                self._idle.clear()
-            while self._idle:
-                connection = self._idle.pop()
-                if not connection.gone:
-                    return connection
-                connection.close()
-            return None
-
-    def close(self) -> None:
-        """End every connection; sessions stay until they are closed or their lease ends."""
-        with self._lock:
-            for connection in self._idle:
-                connection.close()
-            self._idle.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _gone(self, idle: _Connection) -> bool:
+        return idle.gone
 
 
 class UnixSession:
@@ -329,7 +302,7 @@ class _Connection:
     @property
     def gone(self) -> bool:
         """Whether the server has ended it: then it can be read, though nothing was asked."""
-        return bool(select.select([self._socket], [], [], 0)[0])
+        return ended(self._socket.fileno())
 
     def ask(self, operation: str, *arguments: Any) -> tuple[str, Any]:
         """Send a request and wait for its answer: a status and a value.

@@ -15,6 +15,7 @@ import msgpack
 from agentomnia.errors import InfrastructureError
 
 _LENGTH = struct.Struct(">I")
+_Packer, _unpack = msgpack.Packer, msgpack.unpackb
 
 FRAME_BYTES = 64 * 1024 * 1024
 """Longest frame."""
@@ -31,7 +32,7 @@ def frame(value: Any) -> bytes:
     Raises:
         WireError: the value is longer than a frame may be.
     """
-    body: bytes = msgpack.packb(value)
+    body: bytes = _Packer().pack(value)
     if len(body) > FRAME_BYTES:
         raise WireError(f"a frame of {len(body)} bytes is over {FRAME_BYTES}; send less at once")
     return _LENGTH.pack(len(body)) + body
@@ -47,7 +48,7 @@ class FrameReader:
         self._needed = 0
         """Bytes of the buffer from which the frame in it is whole."""
 
-    def feed(self, data: bytes) -> list[Any]:
+    def feed(self, data: bytes | bytearray) -> list[Any]:
         """The values that have become whole with `data`.
 
         Raises:
@@ -57,32 +58,34 @@ class FrameReader:
             self._buffer += data
             if len(self._buffer) < self._needed:
                 return []
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            data, self._buffer = self._buffer, bytearray()
         values, start, end = [], 0, len(data)
-        while end - start >= 4:
-            (length,) = _LENGTH.unpack_from(data, start)
-            if length > self._most:
-                raise WireError(f"a frame of {length} bytes is over {self._most}; the sender is no worker of ours")
-            if end - start - 4 < length:
-                break
-            values.append(_value(data[start + 4 : start + 4 + length]))
-            start += 4 + length
+        try:
+            while end - start >= 4:
+                (length,) = _LENGTH.unpack_from(data, start)
+                if length > self._most:
+                    raise WireError(f"a frame of {length} bytes is over {self._most}; the sender is no worker of ours")
+                begin, stop = start + 4, start + 4 + length
+                if stop > end:
+                    break
+                large = length > _LARGE_BYTES
+                values.append(_large_value(memoryview(data)[begin:stop]) if large else _unpack(data[begin:stop]))
+                start = stop
+        except (ValueError, RecursionError, TypeError) as error:
+            why = type(error).__name__
+            raise WireError(f"a frame cannot be read ({why}); the sender is no worker of ours") from None
         if start < end:
             self._buffer += data[start:]
             self._needed = 4 if end - start < 4 else 4 + _LENGTH.unpack_from(data, start)[0]
         return values
 
 
-def _value(body: bytes) -> Any:
-    # millions of empty lists fit into a frame, and would call the collector ten thousand times
-    pause = len(body) > _LARGE_BYTES and gc.isenabled()
-    if pause:
-        gc.disable()
+def _large_value(body: memoryview) -> Any:
+    """Without a copy, and without the collector: millions of empty lists would call it ten thousand times."""
+    pause = gc.isenabled()
+    gc.disable()
     try:
-        return msgpack.unpackb(body)
-    except (ValueError, RecursionError, TypeError) as error:
-        raise WireError(f"a frame cannot be read ({type(error).__name__}); the sender is no worker of ours") from None
+        return _unpack(body)
     finally:
         if pause:
             gc.enable()

@@ -15,7 +15,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -55,6 +54,17 @@ class Forked:
             os.close(self.pidfd)
             self.pidfd = -1
 
+    @property
+    def silent(self) -> bool:
+        """Whether it lives and has said nothing since it was locked."""
+        try:
+            self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def close(self) -> None:
         """Kill it and close the socket."""
         self.kill()
@@ -81,6 +91,7 @@ class Zygote:
         self._control: socket.socket | None = None
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()
+        self._spare: asyncio.Task[Forked] | None = None
 
     @classmethod
     async def start(
@@ -105,12 +116,34 @@ class Zygote:
         """The process that the host started: bubblewrap, or the forkserver itself; -1 when closed."""
         return self._process.pid if self._process is not None else -1
 
+    @property
+    def spares(self) -> int:
+        """Workers that wait for a source, or will soon."""
+        return int(self._spare is not None)
+
+    def prepare(self) -> None:
+        """Fork a worker ahead, in the background: the next `spawn` takes it, and waits for nothing."""
+        if self._spare is None:
+            self._spare = asyncio.create_task(self._spawn())
+
     async def spawn(self) -> Forked:
-        """Fork a worker, locked down; starts a new forkserver where the old one has died.
+        """A worker, locked down: the one that was prepared, else a new one.
+
+        Starts a new forkserver where the old one has died.
 
         Raises:
             InfrastructureError: no worker can be had.
         """
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            with suppress(InfrastructureError, OSError):
+                worker = await spare
+                if worker.silent:
+                    return worker
+                worker.close()
+        return await self._spawn()
+
+    async def _spawn(self) -> Forked:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         pidfd = -1
@@ -127,6 +160,12 @@ class Zygote:
 
     async def close(self) -> None:
         """Stop the forkserver, and every worker of it."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.cancel()
+            (worker,) = await asyncio.gather(spare, return_exceptions=True)
+            if isinstance(worker, Forked):
+                worker.close()
         self._stop()
 
     async def _fork(self, theirs: socket.socket) -> int:
@@ -186,7 +225,7 @@ class Zygote:
     def _begin(self, descriptor: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
         environment = {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(map(str, self._roots))}
         # -S: nothing that is installed beside the package runs at start
-        command = [sys.executable, "-B", "-P", "-S", "-s", "-m", "agentomnia.sandbox.forkserver", str(descriptor)]
+        command = [bubblewrap.python(), "-B", "-P", "-S", "-s", "-m", "agentomnia.sandbox.forkserver", str(descriptor)]
         if self._isolation.jail is not None:
             command = bubblewrap.wrap(self._isolation.jail, command, environment, self._roots)
             environment = {}
