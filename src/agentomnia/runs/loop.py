@@ -105,7 +105,7 @@ class LoopSizes:
     """How much of everything: what a loop costs."""
 
     suites: tuple[SuiteSize, ...] = (
-        SuiteSize("sft", 280, 60),
+        SuiteSize("sft", 380, 60),
         SuiteSize("rl", 14, 6),
         SuiteSize("hard", 0, 5),
         SuiteSize("diagnosis", 8, 8, ("training", "target")),
