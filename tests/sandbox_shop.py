@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentomnia.environment.program import Program, ToolSchema, load_class
 from agentomnia.sandbox.api import EnvironmentInfo
 from agentomnia.sandbox.catalog import Catalog, Source, TaskEntry
-from agentomnia.sandbox.gateway import Gateway, GatewaySettings
+from agentomnia.sandbox.gateway import Gateway, GatewaySettings, Route
 from agentomnia.sandbox.host import Host, HostSettings
+from agentomnia.sandbox.http import Connections
 from agentomnia.sandbox.server import running
 from agentomnia.task.criterion import AnswerField, Change, Criterion, Expected
 from agentomnia.task.task import Task
 from agentomnia.taxonomy.coordinate import Coordinate
+from sandbox_wire import Answer, Memory, Reading, client_frame, connections, request, server_frames
 
 TILL = """
 class Till:
@@ -100,85 +103,56 @@ def shop() -> Catalog:
     return Catalog({s.id: s for s in sources}, tasks)
 
 
-App = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-@dataclass
-class Answer:
-    """An HTTP answer."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def events(self) -> list[tuple[str, str]]:
-        """Server-sent events as a client reads them."""
-        found = []
-        for block in self.body.decode().split("\n\n")[:-1]:
-            fields = [line.split(": ", 1) for line in block.split("\n")]
-            found.append((fields[0][1], "\n".join(value for name, value in fields if name == "data")))
-        return found
-
-
 @dataclass
 class Caller:
-    """Speaks ASGI to an application as a server would, in this process."""
+    """Speaks to a server's protocol in this process, a connection for each request."""
 
-    app: App
+    connections: Connections
     headers: dict[str, str] = field(default_factory=dict)
 
     async def ask(
-        self, method: str, path: str, body: Any = None, told: list[Any] | None = None, **headers: str
+        self, method: str, path: str, body: Any = None, told: list[bytes] | None = None, **headers: str
     ) -> Answer:
         """One request; a body that is no bytes is sent as JSON. What is answered can be watched in `told`."""
-        told = [] if told is None else told
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        parts = [{"type": "http.request", "body": sent, "more_body": False}]
-
-        async def receive() -> Any:
-            return parts.pop() if parts else {"type": "http.disconnect"}
-
-        async def send(event: Any) -> None:
-            told.append(event)
-
-        await self.app(self._scope("http", method, path, headers), receive, send)
-        got = {k.decode(): v.decode() for k, v in told[0]["headers"]}
-        return Answer(told[0]["status"], got, b"".join(event.get("body", b"") for event in told[1:]))
+        memory, reading = Memory(self.connections.make()), Reading()
+        told = memory.written = [] if told is None else told
+        read = 0
+        memory.receive(request(method, path, sent, **{**self.headers, **headers}))
+        try:
+            async with asyncio.timeout(30):
+                while not reading.answers:
+                    for piece in told[read:]:
+                        reading.feed(piece)
+                        read += 1
+                    await asyncio.sleep(0)
+        finally:
+            memory.hang_up()
+        return reading.answers[0]
 
     async def get(self, path: str, **headers: str) -> Answer:
         return await self.ask("GET", path, **headers)
 
-    async def post(self, path: str, body: Any = None, told: list[Any] | None = None, **headers: str) -> Answer:
+    async def post(self, path: str, body: Any = None, told: list[bytes] | None = None, **headers: str) -> Answer:
         return await self.ask("POST", path, body, told, **headers)
 
     def socket(self, path: str, **headers: str) -> Socket:
-        return Socket(self.app, self._scope("websocket", "GET", path, headers))
-
-    def _scope(self, kind: str, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-        named = {"host": "127.0.0.1", **self.headers, **{k.replace("_", "-"): v for k, v in headers.items()}}
-        plain, _, query = path.partition("?")
-        return {
-            "type": kind, "method": method, "path": plain, "query_string": query.encode(),
-            "headers": [(k.lower().encode(), v.encode()) for k, v in named.items()],
-        }  # fmt: skip
+        return Socket(self.connections, path, {**self.headers, **headers})
 
 
 class Socket:
     """The client's side of a WebSocket."""
 
-    def __init__(self, app: App, scope: dict[str, Any]) -> None:
-        self._in: asyncio.Queue[Any] = asyncio.Queue()
-        self._out: asyncio.Queue[Any] = asyncio.Queue()
-        self._task = asyncio.ensure_future(app(scope, self._in.get, self._out.put))  # type: ignore[arg-type]
+    def __init__(self, connections: Connections, path: str, headers: dict[str, str]) -> None:
+        self._memory, self._read = Memory(connections.make()), 0
+        self._frames: list[tuple[int, bytes]] = []
+        asked = {"connection": "Upgrade", "upgrade": "websocket", "sec_websocket_version": "13"}
+        key = {"sec_websocket_key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+        self._memory.receive(request("GET", path, **asked, **key, **headers))
 
     async def __aenter__(self) -> Socket:
-        self._in.put_nowait({"type": "websocket.connect"})
-        self.opened = await self._next()
+        self.opened = Reading()
+        self.opened.feed(await self._piece())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -186,24 +160,40 @@ class Socket:
 
     async def drop(self) -> None:
         """Be gone without a word."""
-        self._in.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        await asyncio.wait_for(self._task, 30)
-        await asyncio.sleep(0)
+        self._memory.hang_up()
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     async def say(self, frame: Any) -> Any:
         """Send a frame and wait for the answer."""
-        self._in.put_nowait(
-            {"type": "websocket.receive", "text": frame if isinstance(frame, str) else json.dumps(frame)}
-        )
+        self._memory.receive(client_frame(1, (frame if isinstance(frame, str) else json.dumps(frame)).encode()))
         return await self.hear()
 
     async def hear(self) -> Any:
-        """The next frame, or the close event."""
-        event = await self._next()
-        return json.loads(event["text"]) if event["type"] == "websocket.send" else event
+        """The next message; a goodbye is told as `{"type": "websocket.close", "code": …}`."""
+        if not self._frames:
+            self._frames = server_frames(await self._piece())
+        opcode, payload = self._frames.pop(0)
+        if opcode == 8:
+            return {"type": "websocket.close", "code": int.from_bytes(payload[:2], "big")}
+        return json.loads(payload)
 
-    async def _next(self) -> Any:
-        return await asyncio.wait_for(self._out.get(), 30)
+    async def _piece(self) -> bytes:
+        async with asyncio.timeout(30):
+            while len(self._memory.written) <= self._read:
+                await asyncio.sleep(0)
+        self._read += 1
+        return self._memory.written[self._read - 1]
+
+
+@asynccontextmanager
+async def only_face(host: Host, segment: str, face: Any) -> AsyncIterator[Caller]:
+    """A gateway with this face under the first segment of its paths."""
+    gateway = Gateway(host)
+    gateway._routes[segment] = Route("only", face, gateway.metrics.tally("only"), socket=face)
+    server = connections(gateway)
+    yield Caller(server)
+    await server.close(5)
 
 
 def played(
@@ -216,9 +206,11 @@ def played(
     async def run() -> None:
         host = Host(shop(), settings)
         app = Gateway(host, gateway)
+        server = connections(app)
         try:
-            await asyncio.wait_for(play(host, Caller(app)), 60)
+            await asyncio.wait_for(play(host, Caller(server)), 60)
         finally:
+            await server.close(5)
             await app.close()
         assert host.gauges()["sessions"] == 0
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentomnia.errors import InfrastructureError
-from agentomnia.sandbox.api import LOCAL_TENANT
-from agentomnia.sandbox.faces.asgi import WebSocket
 from agentomnia.sandbox.faces.openenv import OpenEnv
 from agentomnia.sandbox.gateway import GatewaySettings
 from agentomnia.sandbox.host import Host, HostSettings
 from client_venvs import client_python, run_client
-from sandbox_shop import DEPOT_ID, TILL_ID, Caller, played, served
+from sandbox_shop import DEPOT_ID, TILL_ID, Caller, only_face, played, served
 
 WS = f"/e/{TILL_ID}/ws"
 MCP = f"/e/{TILL_ID}/mcp"
@@ -365,24 +362,14 @@ def test_a_dropped_session_gives_its_place_to_a_new_one() -> None:
     played(play, HostSettings(sessions=1))
 
 
-class Free:
-    status = 200
-
-
-def face_app(face: OpenEnv) -> Any:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await face.websocket(WebSocket(scope, receive, send, LOCAL_TENANT, lambda: nullcontext(Free())))
-
-    return app
-
-
 def test_aborted_rollouts_leave_nothing_behind() -> None:
     async def play(host: Host, _: Caller) -> None:
         face = OpenEnv(host, grace_seconds=0.05)
-        for _i in range(20):
-            async with Caller(face_app(face)).socket(WS) as socket:
-                await socket.say(reset(task="leave-7"))
-        await none_left(host)
+        async with only_face(host, "e", face) as caller:
+            for _i in range(20):
+                async with caller.socket(WS) as socket:
+                    await socket.say(reset(task="leave-7"))
+            await none_left(host)
         assert host.gauges()["sessions_opened"] == 20 and not face.episodes._known
 
     played(play)

@@ -1,4 +1,4 @@
-"""The gateway: one ASGI application that checks who asks, bounds what is in flight, and hands requests to the faces.
+"""The gateway: checks who asks, bounds what is in flight, and hands requests to the faces.
 
 Nothing queues without bound: over the limits a request is refused at once, with 429 and a time to come back. The first
 segment of the path names the face:
@@ -16,30 +16,19 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from agentomnia.errors import CapacityError, EnvironmentFault, InfrastructureError, InputError, OmniaError
+from agentomnia.errors import CapacityError, EnvironmentFault, InfrastructureError, OmniaError
 from agentomnia.sandbox.api import LOCAL_TENANT, EnvironmentInfo, Sandbox, Session
-from agentomnia.sandbox.faces.asgi import (
-    BODY_LIMIT,
-    Face,
-    Receive,
-    Refusal,
-    Request,
-    Scope,
-    Send,
-    SocketFace,
-    WebSocket,
-    owner_of,
-    status_of,
-)
-from agentomnia.sandbox.metrics import Metrics
-from agentomnia.sandbox.traffic import BODY_SECONDS, Lane, SlowBodies, Traffic
+from agentomnia.sandbox.faces.refusal import Refusal, owner_of, status_of
+from agentomnia.sandbox.metrics import Metrics, Tally
+from agentomnia.sandbox.request import Request
+from agentomnia.sandbox.traffic import Lane, Traffic
+from agentomnia.sandbox.websocket import WebSocket
 
 if TYPE_CHECKING:
     from agentomnia.sandbox.faces.ors import Ors
@@ -49,6 +38,9 @@ log = logging.getLogger("agentomnia.gateway")
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 METRICS_TYPE = b"text/plain; version=0.0.4"
 DRAIN_SECONDS = 30.0
+BODY_LIMIT = 4 * 2**20
+"""Bytes of the largest body or frame that is read."""
+_CALLERS_KNOWN = 4096
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class GatewaySettings:
     """The same of one tenant."""
     body_limit: int = BODY_LIMIT
     """Bytes of the largest body or frame."""
-    body_seconds: float = BODY_SECONDS
+    body_seconds: float = 30.0
     """How long a body may take to come."""
     origins: frozenset[str] = frozenset()
     """Origins of web pages that may ask, besides those on this machine."""
@@ -76,31 +68,37 @@ class GatewaySettings:
 class FramePassage:
     """One call asked for by a WebSocket frame: takes a place, and is counted like a request."""
 
-    __slots__ = ("_began", "_lane", "_metrics", "_name", "status")
+    __slots__ = ("_began", "_face", "_lane", "_tally", "status")
 
-    def __init__(self, name: str, lane: Lane, metrics: Metrics) -> None:
+    def __init__(self, face: str, lane: Lane, tally: Tally) -> None:
         """Not entered yet."""
-        self._name, self._lane, self._metrics = name, lane, metrics
+        self._face, self._lane, self._tally = face, lane, tally
         self._began = 0.0
         self.status = 200
 
     def __enter__(self) -> FramePassage:
         self._began = perf_counter()
         try:
-            self._lane.__enter__()
+            self._lane.enter()
         except CapacityError:
-            self._metrics.observe(self._name, 429, 0.0)
+            self._tally.observe(429, 0.0)
             raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self._lane.__exit__()
+        self._lane.leave()
+        if error is None:
+            self._tally.observe(self.status, perf_counter() - self._began)
+        else:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
         mistake = isinstance(error, Exception) and not isinstance(error, OmniaError)
         if isinstance(error, OmniaError):
             self.status = status_of(error)
-        self._metrics.observe(self._name, 503 if mistake else self.status, perf_counter() - self._began)
+        self._tally.observe(503 if mistake else self.status, perf_counter() - self._began)
         if isinstance(error, Exception) and mistake:  # the boundary once more, for what runs in tasks of its own
-            raise _unexpected(self._name, error) from error
+            raise _unexpected(self._face, error) from error
 
 
 class Entrance:
@@ -133,13 +131,33 @@ class Entrance:
         return await self._sandbox.open(environment, task=task, state=state, tenant=tenant)
 
 
+class Face(Protocol):
+    """One protocol over the instance API; made with the sandbox it serves."""
+
+    async def http(self, request: Request) -> None:
+        """Answer a request; an `OmniaError` that escapes is answered in the face's form.
+
+        It may be begun outside of a task: `await own_task()` before what may wait.
+        """
+        ...
+
+
+class SocketFace(Face, Protocol):
+    """A face that speaks WebSocket too."""
+
+    async def websocket(self, socket: WebSocket) -> None:
+        """Hold a conversation; call `accept` first, or `refuse`. It may be driven outside of a task, as `http`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Route:
     """A face under its name in metrics and logs."""
 
     name: str
     face: Face
-    fail: Callable[[Request, OmniaError], Awaitable[None]] = Request.problem
+    tally: Tally
+    fail: Callable[[Request, OmniaError], None] = Request.problem
     """Tells an error in the face's own form."""
     socket: SocketFace | None = None
     bounded: bool = True
@@ -147,7 +165,7 @@ class Route:
 
 
 class Gateway:
-    """The ASGI application over one sandbox."""
+    """What answers over one sandbox; implements `http.Application`."""
 
     def __init__(self, sandbox: Sandbox, settings: GatewaySettings | None = None) -> None:
         """Serve a sandbox; closing the gateway closes it."""
@@ -155,77 +173,98 @@ class Gateway:
         self.metrics = Metrics()
         self.entrance = Entrance(sandbox)
         self._traffic = Traffic(self.settings.in_flight, self.settings.tenant_in_flight)
-        self._slow = SlowBodies(self.settings.body_seconds)
         self._tenants = {_fingerprint(token): tenant for token, tenant in self.settings.tokens.items()}
-        self._operators = Route("operators", Operators(self), bounded=False)
-        self._routes, self._ors = _faces(self.entrance)
+        self._callers: dict[tuple[bytes | None, ...], Lane] = {}
+        """Lanes by the headers that say who asks and from where, for those that were let in."""
+        self._operators = Route("operators", Operators(self), self.metrics.tally("operators"), bounded=False)
+        self._routes, self._ors = _faces(self.entrance, self.metrics)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection's request, WebSocket or lifespan."""
-        match scope["type"]:
-            case "http":
-                await self._http(scope, receive, send)
-            case "websocket":
-                await self._websocket(scope, receive, send)
-            case "lifespan":
-                await self._lifespan(receive, send)
-            case kind:
-                raise InputError(
-                    f"the gateway speaks HTTP and WebSocket, not {kind!r}; check the server in front of it"
-                )
-
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def http(self, request: Request) -> None:
+        """Answer a request."""
         began = perf_counter()
-        request = Request(scope, receive, send, body_limit=self.settings.body_limit, slow=self._slow)
-        route = self._route(request.path)
+        route, lane = self._route(request.path), request.lane
         try:
-            self._check_caller(request)
-            with self._traffic.lane(request.tenant) if route.bounded else nullcontext():
-                await route.face.http(request)
+            if request.refusal is not None:
+                raise request.refusal
+            if lane is None:
+                lane = self._let_in(request, route)
+            await route.face.http(request)
         except OmniaError as error:
-            await _tell(route, request, error)
+            _tell(route, request, error)
         except Exception as error:  # noqa: BLE001 - the one boundary: a face's mistake must not end the server
-            await _tell(route, request, _unexpected(route.name, error))
+            _tell(route, request, _unexpected(route.name, error))
+        finally:
+            if lane is not None:
+                lane.leave()
         seconds = perf_counter() - began
-        status = request.status if request.error is None else status_of(request.error)
-        self.metrics.observe(route.name, status, seconds)
+        route.tally.observe(request.status if request.error is None else status_of(request.error), seconds)
         if request.error is not None or log.isEnabledFor(logging.DEBUG):
             _log_request(route.name, request, seconds)
 
+    def hold(self, request: Request) -> None:
+        """Take a place for a request whose body is still to come; see `http.Application`."""
+        try:
+            request.lane = self._let_in(request, self._route(request.path))
+        except OmniaError as error:
+            request.refusal = error
+
+    def _let_in(self, request: Request, route: Route) -> Lane | None:
+        """Check a caller and take a place; `None` where none is needed."""
+        lane = self._lane_of(request)
+        request.tenant = lane.tenant
+        if not route.bounded:
+            return None
+        lane.enter()
+        return lane
+
     def _route(self, path: tuple[str, ...]) -> Route:
-        if path[0] in self._routes:
-            return self._routes[path[0]]
+        found = self._routes.get(path[0])
+        if found is not None:
+            return found
         return self._routes["ors"] if self._ors.takes(path) else self._operators
 
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
+    async def websocket(self, socket: WebSocket) -> None:
+        """Hold a conversation."""
+        request = socket.request
         route = self._route(request.path)
-        lane, frames = self._traffic.lane(LOCAL_TENANT), f"{route.name}_ws"
-        socket = WebSocket(scope, receive, send, LOCAL_TENANT, lambda: FramePassage(frames, lane, self.metrics))
+        frames, tally = f"{route.name}_ws", self.metrics.tally(f"{route.name}_ws")
         try:
-            self._check_caller(request)
-            socket.tenant, lane = request.tenant, self._traffic.lane(request.tenant)
+            lane = self._lane_of(request)
+            socket.tenant = lane.tenant
+            socket.in_flight = lambda: FramePassage(frames, lane, tally)
             if route.socket is None:
                 raise Refusal(404, "there is no WebSocket here; use /v1/ws or /e/{environment}/ws")
             await route.socket.websocket(socket)
         except OmniaError as error:
-            await _refuse(socket, error)
+            _refuse(socket, error)
         except Exception as error:  # noqa: BLE001 - the one boundary, as above
-            await _refuse(socket, _unexpected(route.name, error))
+            _refuse(socket, _unexpected(route.name, error))
 
-    def _check_caller(self, request: Request) -> None:
-        """Who asks, and from where; sets the tenant.
+    def _lane_of(self, request: Request) -> Lane:
+        """Who asks, and from where.
 
         Raises:
             Refusal: a foreign web page (403), a rebound host name (421), or no valid token (401).
         """
-        origin = request.header(b"origin")
+        get = request.headers.get
+        said = (get(b"host"), get(b"origin"), get(b"authorization"), get(b"x-api-key"))
+        lane = self._callers.get(said)
+        return lane if lane is not None else self._check_caller(request, said)
+
+    def _check_caller(self, request: Request, said: tuple[bytes | None, ...]) -> Lane:
+        origin, tenant = request.header(b"origin"), LOCAL_TENANT
         if origin is not None and not self._right_origin(origin):
             raise Refusal(403, "this origin may not ask here; add it to the allowed origins of the server")
         if self.settings.loopback and not self._right_host(request.header(b"host")):
             raise Refusal(421, "this server answers for loopback names only; use http://127.0.0.1 and its port")
-        if self._tenants and request.path[0] != "health":
-            request.tenant = self._tenant(request.header(b"authorization"), request.header(b"x-api-key"))
+        if self._tenants:
+            if request.path[0] == "health":
+                return self._traffic.lane(tenant)  # anybody may ask this, but that lets nobody in elsewhere
+            tenant = self._tenant(request.header(b"authorization"), request.header(b"x-api-key"))
+        if len(self._callers) >= _CALLERS_KNOWN:
+            self._callers.clear()
+        lane = self._callers[said] = self._traffic.lane(tenant)
+        return lane
 
     def _right_origin(self, origin: str) -> bool:
         if origin in self.settings.origins:
@@ -250,13 +289,6 @@ class Gateway:
             message = "a valid token is missing; send the header Authorization: Bearer TOKEN"
             raise Refusal(401, message, ((b"www-authenticate", b"Bearer"),))
         return tenant
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.close()
-        await send({"type": "lifespan.shutdown.complete"})
 
     async def drain(self, seconds: float = DRAIN_SECONDS) -> bool:
         """Open no session any more, and wait for the calls in flight.
@@ -296,15 +328,15 @@ class Operators:
         match request.path:
             case ("health",):
                 draining = self._gateway.entrance.draining
-                await request.json(503 if draining else 200, {"status": "draining" if draining else "healthy"})
+                request.json(503 if draining else 200, {"status": "draining" if draining else "healthy"})
             case ("metrics",):
                 text = self._gateway.metrics.text(self._gateway.gauges())
-                await request.raw(200, text.encode(), METRICS_TYPE)
+                request.raw(200, text.encode(), METRICS_TYPE)
             case _:
                 raise Refusal(404, "there is nothing here; see /v1/environments, /i/{session}/mcp and /health")
 
 
-def _faces(sandbox: Sandbox) -> tuple[dict[str, Route], Ors]:
+def _faces(sandbox: Sandbox, metrics: Metrics) -> tuple[dict[str, Route], Ors]:
     """Every face by the first segment of its paths; ORS has paths at the root too."""
     from agentomnia.sandbox.faces.mcp import Mcp
     from agentomnia.sandbox.faces.openenv import OpenEnv
@@ -312,13 +344,13 @@ def _faces(sandbox: Sandbox) -> tuple[dict[str, Route], Ors]:
     from agentomnia.sandbox.faces.rest import Rest
 
     mcp, rest, openenv, ors = Mcp(sandbox), Rest(sandbox), OpenEnv(sandbox), Ors(sandbox)
-    mcp_route = Route("mcp", mcp, fail=mcp.fail)
+    mcp_route = Route("mcp", mcp, metrics.tally("mcp"), fail=mcp.fail)
     routes = {
         "i": mcp_route,
         "envs": mcp_route,
-        "v1": Route("rest", rest, socket=rest),
-        "e": Route("openenv", openenv, socket=openenv),
-        "ors": Route("ors", ors),
+        "v1": Route("rest", rest, metrics.tally("rest"), socket=rest),
+        "e": Route("openenv", openenv, metrics.tally("openenv"), socket=openenv),
+        "ors": Route("ors", ors, metrics.tally("ors")),
     }
     return routes, ors
 
@@ -335,18 +367,18 @@ def _unexpected(face: str, error: Exception) -> InfrastructureError:
     return InfrastructureError(f"the server made a mistake (incident {number}); look for it in the server's log")
 
 
-async def _tell(route: Route, request: Request, error: OmniaError) -> None:
+def _tell(route: Route, request: Request, error: OmniaError) -> None:
     """Answer with an error, where nothing was answered yet; a stream that has begun just ends."""
     request.error = error
     if request.status == 0:
-        await route.fail(request, error)
+        route.fail(request, error)
 
 
-async def _refuse(socket: WebSocket, error: OmniaError) -> None:
+def _refuse(socket: WebSocket, error: OmniaError) -> None:
     if socket.open:
-        await socket.close(1011, str(error)[:100])
+        socket.close(1011, str(error)[:100])
     elif not socket.accepted:
-        await socket.refuse(error)
+        socket.refuse(error)
 
 
 def _log_request(face: str, request: Request, seconds: float) -> None:

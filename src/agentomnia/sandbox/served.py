@@ -8,12 +8,13 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from agentomnia.errors import CapacityError, InfrastructureError, InputError, OmniaError
+from agentomnia.sandbox.coroutines import Resumed
 from agentomnia.sandbox.link import HANDSHAKE_SECONDS, NONCE_BYTES, NOTICE, OK, PROTOCOL, Endpoint, Out, proof, told
 from agentomnia.sandbox.places import BrokenCall, WorkerGone
 from agentomnia.sandbox.wire import FRAME_BYTES, FrameReader, WireError, frame
@@ -21,28 +22,6 @@ from agentomnia.sandbox.wire import FRAME_BYTES, FrameReader, WireError, frame
 log = logging.getLogger("agentomnia.served")
 
 _HANDSHAKE_BYTES = 4096
-
-
-class Resumed:
-    """A coroutine that has been begun by hand, to be awaited to its end."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> None:
-        """Take it over, with what it waits for first."""
-        self._coroutine, self._waits_for = coroutine, waits_for
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        """Wait for what it waits for, and go on."""
-        waits_for = self._waits_for
-        try:
-            while True:
-                try:
-                    sent = yield waits_for
-                except BaseException as error:  # noqa: BLE001 - handed on: cancellation belongs to the coroutine
-                    waits_for = self._coroutine.throw(error)
-                else:
-                    waits_for = self._coroutine.send(sent)
-        except StopIteration as done:
-            return done.value
 
 
 class ServedLink(asyncio.Protocol):

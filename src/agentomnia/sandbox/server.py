@@ -1,4 +1,4 @@
-"""The gateway on a socket: uvicorn with uvloop and httptools (extra `serve`), logs as JSON lines on stderr."""
+"""The gateway on a socket: our own HTTP on uvloop and httptools (extra `serve`), logs as JSON lines on stderr."""
 
 from __future__ import annotations
 
@@ -13,22 +13,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agentomnia.errors import InputError
 from agentomnia.sandbox.api import Sandbox
 from agentomnia.sandbox.gateway import DRAIN_SECONDS, LOOPBACK, Gateway, GatewaySettings
 
-if TYPE_CHECKING:
-    import uvicorn
-
 log = logging.getLogger("agentomnia.server")
 
 DEFAULT_PORT = 8321
-_KEEP_ALIVE_SECONDS = 300
-"""Idle connections are kept longer than any client keeps them: then it is the client that ends them, between calls."""
 _BACKLOG = 4096
-_POLL_SECONDS = 0.01
 
 
 class JsonLines(logging.Formatter):
@@ -51,13 +44,12 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Write what the package and uvicorn log to stderr, as JSON lines."""
+    """Write what the package logs to stderr, as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("agentomnia", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level)
+    logger = logging.getLogger("agentomnia")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(level)
 
 
 @contextmanager
@@ -112,27 +104,6 @@ def _address(listener: socket.socket, host: str, unix: Path | None) -> str:
     )
 
 
-def _uvicorn(gateway: Gateway) -> uvicorn.Server:
-    import uvicorn
-
-    class Quiet(uvicorn.Server):
-        """Leaves the signals to `serve`."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    limit = gateway.settings.body_limit
-    config = uvicorn.Config(
-        gateway, loop="none", http="httptools", ws="websockets-sansio", lifespan="on", log_config=None,
-        log_level="warning", access_log=False, proxy_headers=False, server_header=False, backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=int(DRAIN_SECONDS),
-        # generation between two calls takes minutes: pings would only close sockets that are well; deflate costs CPU
-        ws_max_size=limit, ws_ping_interval=None, ws_ping_timeout=None, ws_per_message_deflate=False,
-    )  # fmt: skip
-    return Quiet(config)
-
-
 @asynccontextmanager
 async def running(
     sandbox: Sandbox,
@@ -149,20 +120,22 @@ async def running(
     Raises:
         InputError: it cannot listen there.
     """
-    loopback = unix is not None or host in LOOPBACK
+    from agentomnia.sandbox.http import Connections, Limits
+
+    loop, loopback = asyncio.get_running_loop(), unix is not None or host in LOOPBACK
     gateway = Gateway(sandbox, replace(settings or GatewaySettings(), loopback=loopback))
+    connections = Connections(gateway, Limits(gateway.settings.body_limit, gateway.settings.body_seconds))
     with listening(host, port, unix) as listener:
         address = _address(listener, host, unix)
-        server = _uvicorn(gateway)
-        task = asyncio.create_task(server.serve(sockets=[listener]))
+        serving = loop.create_unix_server if unix is not None else loop.create_server
+        server = await serving(connections.make, sock=listener, backlog=_BACKLOG)
         try:
-            while not (server.started or task.done()):
-                await asyncio.sleep(_POLL_SECONDS)
             yield address, gateway
         finally:
             gateway.entrance.draining = True
-            server.should_exit = True
-            await task
+            server.close()
+            await connections.close(DRAIN_SECONDS)
+            await gateway.close()
 
 
 def serve(

@@ -21,10 +21,13 @@ from typing import Any, BinaryIO
 from agentomnia.errors import InfrastructureError, OmniaError
 from agentomnia.sandbox.api import Session
 from agentomnia.sandbox.faces import mcp
-from agentomnia.sandbox.faces.asgi import BODY_LIMIT, Refusal, read_json
+from agentomnia.sandbox.faces.refusal import Refusal
+from agentomnia.sandbox.faces.text import read_json
 
 log = logging.getLogger("agentomnia.stdio")
 
+_LINE_LIMIT = 4 * 2**20
+"""Bytes of the longest message."""
 _AHEAD = 16
 """Messages that are read before the first of them is answered."""
 
@@ -66,7 +69,7 @@ async def _lines(source: BinaryIO) -> AsyncIterator[bytes]:
 
     def read() -> None:
         while True:
-            line = source.readline(BODY_LIMIT + 1)
+            line = source.readline(_LINE_LIMIT + 1)
             try:
                 asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
             except RuntimeError:  # the loop has ended
@@ -91,8 +94,8 @@ class _Peer:
     async def answer(self, line: bytes) -> str | None:
         """The answer to a line; `None` where none is due."""
         try:
-            if len(line) > BODY_LIMIT:
-                raise Refusal(413, f"the message is over {BODY_LIMIT} bytes; send less")
+            if len(line) > _LINE_LIMIT:
+                raise Refusal(413, f"the message is over {_LINE_LIMIT} bytes; send less")
             message = read_json(line)
         except Refusal as error:
             return mcp.error_text(mcp.RpcError(mcp.PARSE_ERROR, str(error)), None)
@@ -123,7 +126,7 @@ class _Peer:
 
     async def _result(self, message: Mapping[str, Any]) -> str:
         if mcp.has_envelope(message):
-            mcp.check_envelope(message, headers=None)
+            mcp.check_envelope(message, header=None)
             return await mcp.answer(self._session, message, mcp.MODERN)
         params = message.get("params")
         if message.get("method") == "initialize" and isinstance(params, dict):

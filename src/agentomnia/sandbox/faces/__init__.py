@@ -1,1 +1,1 @@
-"""Protocols over the one instance API: MCP, OpenEnv, ORS, REST. Hand-written ASGI, since every call passes here."""
+"""Protocols over the one instance API: MCP, OpenEnv, ORS, REST. Written by hand, since every call passes here."""

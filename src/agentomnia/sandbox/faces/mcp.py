@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii as json_string
 from typing import Any
 
@@ -31,17 +31,10 @@ from agentomnia.environment.program import ToolSchema
 from agentomnia.environment.result import Result
 from agentomnia.errors import CapacityError, InfrastructureError, InputError, InstanceError, OmniaError
 from agentomnia.sandbox.api import EnvironmentInfo, Sandbox, Session
-from agentomnia.sandbox.faces.asgi import (
-    JSON_TYPE,
-    Refusal,
-    Request,
-    headers_of,
-    json_text,
-    owner_of,
-    read_json,
-    status_of,
-    write_json,
-)
+from agentomnia.sandbox.coroutines import own_task
+from agentomnia.sandbox.faces.refusal import Refusal, headers_of, owner_of, status_of
+from agentomnia.sandbox.faces.text import JSON_TYPE, json_text, read_json, write_json
+from agentomnia.sandbox.request import Request
 
 MODERN = "2026-07-28"
 HANDSHAKE = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -63,7 +56,6 @@ _CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 _SERVER_INFO = {"name": "agentomnia", "title": "AgentOmnia", "version": __version__}
 _META = {"io.modelcontextprotocol/serverInfo": _SERVER_INFO}
 _MODERN_TAIL = ',"resultType":"complete","_meta":' + write_json(_META).decode() + "}"
-_ROUTING = frozenset((b"mcp-protocol-version", b"mcp-method", b"mcp-name"))
 _SENTINEL, _SENTINEL_END = "=?base64?", "?="
 
 Target = Session | EnvironmentInfo
@@ -123,27 +115,30 @@ def has_envelope(message: Mapping[str, Any]) -> bool:
     return isinstance(meta, dict) and _VERSION_KEY in meta
 
 
-def check_envelope(message: Mapping[str, Any], headers: Mapping[bytes, str] | None) -> None:
+def check_envelope(message: Mapping[str, Any], header: Callable[[bytes], str | None] | None) -> None:
     """Check what each modern request must carry.
 
     Args:
         message: a JSON-RPC request.
-        headers: the routing headers, which must agree with it; `None` where the transport has no headers.
+        header: gives the headers, which must agree with it; `None` where the transport has no headers.
 
     Raises:
         RpcError: the first thing that is wrong.
     """
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
-    missing = [k for k in (_VERSION_KEY, _CAPABILITIES_KEY) if not isinstance(meta, dict) or k not in meta]
-    if not isinstance(params, dict) or not isinstance(meta, dict) or missing:
-        raise RpcError(_INVALID_PARAMS, f"params._meta lacks {', '.join(missing)}; each request must carry them")
+    if not isinstance(params, dict) or not isinstance(meta, dict):
+        params, meta = {}, {}
+    if _VERSION_KEY not in meta or _CAPABILITIES_KEY not in meta:
+        missing = ", ".join(key for key in (_VERSION_KEY, _CAPABILITIES_KEY) if key not in meta)
+        raise RpcError(_INVALID_PARAMS, f"params._meta lacks {missing}; each request must carry them")
     version = meta[_VERSION_KEY]
-    if headers is not None:
-        _check_header(headers.get(b"mcp-protocol-version"), version, "MCP-Protocol-Version")
-        _check_header(headers.get(b"mcp-method"), message.get("method"), "Mcp-Method")
+    if header is not None:
+        # one given twice comes joined, and equals nothing: two readers might disagree about it
+        _check_header(header(b"mcp-protocol-version"), version, "MCP-Protocol-Version")
+        _check_header(header(b"mcp-method"), message.get("method"), "Mcp-Method")
         if message.get("method") == "tools/call" and params.get("name") is not None:
-            _check_header(_decoded(headers.get(b"mcp-name")), params.get("name"), "Mcp-Name")
+            _check_header(_decoded(header(b"mcp-name")), params.get("name"), "Mcp-Name")
     if version != MODERN:
         data = {"supported": [MODERN], "requested": version}
         raise RpcError(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
@@ -165,6 +160,17 @@ def _decoded(header: str | None) -> str | None:
 
 
 async def answer(target: Target, message: Mapping[str, Any], version: str) -> str:
+    """Answer one request; see `answer_at_once`."""
+    told = answer_at_once(target, message, version)
+    if told is None:  # a call at a session, its parameters checked
+        assert not isinstance(target, EnvironmentInfo)
+        params = message["params"]
+        await own_task()
+        told = _result(await target.call(params["name"], params.get("arguments") or {}), version)
+    return told
+
+
+def answer_at_once(target: Target, message: Mapping[str, Any], version: str) -> str | None:
     """Answer one request.
 
     Args:
@@ -173,7 +179,7 @@ async def answer(target: Target, message: Mapping[str, Any], version: str) -> st
         version: the protocol revision that is spoken.
 
     Returns:
-        The result, as JSON.
+        The result, as JSON; `None` for a call that has to wait.
 
     Raises:
         RpcError: the request fails as the specification says.
@@ -185,7 +191,7 @@ async def answer(target: Target, message: Mapping[str, Any], version: str) -> st
     params = params or {}
     match message.get("method"):
         case "tools/call":
-            return await _call(target, params, version)
+            return _call(target, params, version)
         case "tools/list":
             return _tools(target, params, version)
         case "server/discover" if version == MODERN:
@@ -243,7 +249,7 @@ def _tool(schema: ToolSchema) -> dict[str, Any]:
     }
 
 
-async def _call(target: Target, params: Mapping[str, Any], version: str) -> str:
+def _call(target: Target, params: Mapping[str, Any], version: str) -> str | None:
     name, arguments = params.get("name"), params.get("arguments")
     if not isinstance(name, str) or not (arguments is None or isinstance(arguments, dict)):
         raise RpcError(_INVALID_PARAMS, "tools/call needs a name, and arguments as an object")
@@ -251,7 +257,8 @@ async def _call(target: Target, params: Mapping[str, Any], version: str) -> str:
         raise RpcError(_INVALID_PARAMS, f"Unknown tool: {name[:80]}")
     if isinstance(target, EnvironmentInfo):
         raise RpcError(INVALID_REQUEST, "here tools are listed only; open a session and call them at /i/{session}/mcp")
-    return _result(await target.call(name, arguments or {}), version)
+    result = target.call_at_once(name, arguments or {})
+    return None if result is None else _result(result, version)
 
 
 def _result(result: Result, version: str) -> str:
@@ -279,9 +286,9 @@ class Mcp:
             raise Refusal(405, "this endpoint takes POST only; send each message as a POST", ((b"allow", b"POST"),))
         if not (request.header(b"content-type") or "").startswith("application/json"):
             raise Refusal(415, "the body must be JSON; send Content-Type: application/json")
-        headers = _routing_headers(request)
-        version = headers.get(b"mcp-protocol-version", "2025-03-26")
-        message = read_json(await request.body())
+        version = request.header(b"mcp-protocol-version")
+        version = version if version is not None else "2025-03-26"
+        message = read_json(request.body)
         if isinstance(message, list) and version in _BATCHED:
             await self._batch(request, target, message, version)
         elif not isinstance(message, dict):
@@ -289,7 +296,7 @@ class Mcp:
         elif version in HANDSHAKE and not has_envelope(message):
             await self._legacy(request, target, message, version)
         else:
-            await self._modern(request, target, message, headers)
+            await self._modern(request, target, message)
 
     def _target(self, request: Request) -> Target:
         match request.path:
@@ -299,29 +306,27 @@ class Mcp:
                 return self._sandbox.environments[environment]
         raise Refusal(404, "no such endpoint; use /i/{session}/mcp, or /envs/{environment}/mcp to list tools")
 
-    async def _modern(
-        self, request: Request, target: Target, message: dict[str, Any], headers: Mapping[bytes, str]
-    ) -> None:
+    async def _modern(self, request: Request, target: Target, message: dict[str, Any]) -> None:
         if "id" not in message:
-            await _accept(request, message)
+            _accept(request, message)
             return
         id_: str | int | None = None
         try:
             id_ = valid_id(message)
-            check_envelope(message, headers)
+            check_envelope(message, request.header)
             result = await answer(target, message, MODERN)
         except RpcError as error:
-            await _send(request, error.status, error_text(error, id_))
+            _send(request, error.status, error_text(error, id_))
         except OmniaError as error:
-            await _send_fault(request, error, id_, status_of(error))
+            _send_fault(request, error, id_, status_of(error))
         else:
-            await _send(request, 200, success_text(id_, result))
+            _send(request, 200, success_text(id_, result))
 
     async def _legacy(self, request: Request, target: Target, message: dict[str, Any], version: str) -> None:
         if "id" not in message or "method" not in message:
-            await _accept(request, message)
+            _accept(request, message)
             return
-        await _send(request, 200, await _answer_legacy(request, target, message, version))
+        _send(request, 200, await _answer_legacy(request, target, message, version))
 
     async def _batch(self, request: Request, target: Target, messages: Sequence[Any], version: str) -> None:
         """Several messages at once, answered in order."""
@@ -329,14 +334,17 @@ class Mcp:
             raise Refusal(400, f"a batch holds 1 to {LONGEST_BATCH} JSON-RPC messages; send fewer at once")
         asked = [m for m in messages if "id" in m and "method" in m]
         answers = [await _answer_legacy(request, target, m, version) for m in asked]
-        await (_send(request, 200, f"[{','.join(answers)}]") if answers else request.raw(202))
+        if answers:
+            _send(request, 200, f"[{','.join(answers)}]")
+        else:
+            request.raw(202)
 
-    async def fail(self, request: Request, error: OmniaError) -> None:
+    def fail(self, request: Request, error: OmniaError) -> None:
         """Tell an error where the request itself could not be read or was not let in."""
         told = rpc_error(error)
         if isinstance(error, Refusal) and error.status == 400:
             told.code = PARSE_ERROR if isinstance(error.__cause__, ValueError | RecursionError) else INVALID_REQUEST
-        await _send_fault(request, error, None, status_of(error), told)
+        _send_fault(request, error, None, status_of(error), told)
 
 
 async def _answer_legacy(request: Request, target: Target, message: Mapping[str, Any], version: str) -> str:
@@ -354,35 +362,26 @@ async def _answer_legacy(request: Request, target: Target, message: Mapping[str,
         return error_text(rpc_error(error), id_)
 
 
-def _routing_headers(request: Request) -> dict[bytes, str]:
-    """The headers that repeat what the body says; one given twice equals nothing, since two readers might disagree."""
-    found: dict[bytes, str] = {}
-    for name, value in request.scope["headers"]:
-        if name in _ROUTING:
-            found[name] = "" if name in found else value.decode("latin-1")
-    return found
-
-
 def success_text(id_: str | int | None, result: str) -> str:
     """The message that carries a result, given as JSON."""
     told = str(id_) if type(id_) is int else json_string(str(id_))
     return f'{{"jsonrpc":"2.0","id":{told},"result":{result}}}'
 
 
-async def _send(request: Request, status: int, body: str) -> None:
-    await request.raw(status, body.encode("ascii"), JSON_TYPE)
+def _send(request: Request, status: int, body: str) -> None:
+    request.raw(status, body.encode("ascii"), JSON_TYPE)
 
 
-async def _send_fault(
+def _send_fault(
     request: Request, error: OmniaError, id_: str | int | None, status: int, told: RpcError | None = None
 ) -> None:
     request.error = error
     body = error_text(told if told is not None else rpc_error(error), id_)
-    await request.raw(status, body.encode("ascii"), JSON_TYPE, headers_of(error))
+    request.raw(status, body.encode("ascii"), JSON_TYPE, headers_of(error))
 
 
-async def _accept(request: Request, message: Mapping[str, Any]) -> None:
+def _accept(request: Request, message: Mapping[str, Any]) -> None:
     """A notification, or a response to a request that nobody made: taken and dropped."""
     if message.get("jsonrpc") != "2.0" or not ("method" in message or "result" in message or "error" in message):
         raise Refusal(400, "the body is no JSON-RPC message; send a request with an id and a method")
-    await request.raw(202)
+    request.raw(202)

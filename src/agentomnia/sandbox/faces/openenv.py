@@ -32,7 +32,7 @@ from typing import Any
 
 from agentomnia.errors import InputError, OmniaError
 from agentomnia.sandbox.api import EnvironmentInfo, Sandbox
-from agentomnia.sandbox.faces.asgi import Refusal, Request, WebSocket, json_text, read_json, status_of
+from agentomnia.sandbox.coroutines import own_task
 from agentomnia.sandbox.faces.openenv_episodes import Episode, Episodes
 from agentomnia.sandbox.faces.openenv_wire import (
     SCHEMAS,
@@ -45,7 +45,11 @@ from agentomnia.sandbox.faces.openenv_wire import (
     rpc_failure,
     tool_row,
 )
+from agentomnia.sandbox.faces.refusal import Refusal, status_of
 from agentomnia.sandbox.faces.tasks import TASK_ROUTES, find_environment, split_rows, task_answer
+from agentomnia.sandbox.faces.text import json_text, read_json
+from agentomnia.sandbox.request import Request
+from agentomnia.sandbox.websocket import WebSocket
 
 _TRY_AGAIN_LATER = 1013
 
@@ -69,10 +73,11 @@ class OpenEnv:
         info = find_environment(self.sandbox, request.path[1]) if len(request.path) > 2 else None
         if info is None:
             raise Refusal(404, "no such environment; GET /v1/environments lists them")
+        await own_task()
         if request.method == "GET":
-            await request.json(200, await self._get(request, info))
+            request.json(200, await self._get(request, info))
         elif request.method == "POST":
-            await request.json(200, await self._post(request, info))
+            request.json(200, await self._post(request, info))
         else:
             raise Refusal(405, f"{request.method} is not used here; GET or POST", ((b"allow", b"GET, POST"),))
 
@@ -106,21 +111,21 @@ class OpenEnv:
             case ("mcp",):
                 return await self._posted_rpc(request, info)
             case ("reset",):
-                body = await request.read_object()
+                body = request.read_object()
                 async with self.episodes.lent(info, request.tenant, body.get("session_id")) as episode:
                     return await self.episodes.reset(episode, body)
             case ("step",):
-                body = await request.read_object()
+                body = request.read_object()
                 async with self.episodes.lent(info, request.tenant, body.get("session_id")) as episode:
                     return await self.episodes.step(episode, body.get("action"))
             case (name, route) if route in TASK_ROUTES and self._is(info, name):
-                return task_answer(self.sandbox, info, route, await request.read_object())
+                return task_answer(self.sandbox, info, route, request.read_object())
             case _:
                 raise Refusal(404, "no such address; openapi.json lists them")
 
     async def _posted_rpc(self, request: Request, info: EnvironmentInfo) -> Any:
         try:
-            call = read_json(await request.body())
+            call = read_json(request.body)
         except Refusal as error:
             return rpc_error(None, -32700, str(error))
         answer, request.error = await self._rpc(info, request.tenant, call)
@@ -133,12 +138,12 @@ class OpenEnv:
         info = find_environment(self.sandbox, socket.path[1]) if len(socket.path) == 3 else None
         if info is None or socket.path[2] not in ("ws", "mcp"):
             raise Refusal(404, "no such address; use /e/{environment}/ws")
-        await socket.accept()
+        socket.accept()
         try:
             episode = self.episodes.attach(socket, info)
         except InputError as error:
-            await socket.json(error_frame(error, "SESSION_ERROR"))
-            await socket.close()
+            socket.json(error_frame(error, "SESSION_ERROR"))
+            socket.close()
             return
         said_goodbye = False
         try:
@@ -152,11 +157,11 @@ class OpenEnv:
         while (frame := await socket.receive()) is not None:
             told = await answer(socket, episode, frame)
             if told is None:
-                await socket.close()
+                socket.close()
                 return True
-            await socket.json(told)
+            socket.json(told)
             if episode.session is None and code_of(told) == "CAPACITY_REACHED":
-                await socket.close(_TRY_AGAIN_LATER, "no room for a session now")
+                socket.close(_TRY_AGAIN_LATER, "no room for a session now")
                 return True
         return False
 
@@ -270,5 +275,6 @@ class OpenEnv:
         if episode.socket is not None:
             episode.closing = True
             return {"session_id": name, "closed": False, "closing": True}
+        await own_task()
         await self.episodes.end(episode)
         return {"session_id": name, "closed": True}

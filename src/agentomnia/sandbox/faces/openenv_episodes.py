@@ -16,7 +16,7 @@ from agentomnia.environment.program import ToolSchema
 from agentomnia.environment.result import success
 from agentomnia.errors import CapacityError, InstanceError, OmniaError
 from agentomnia.sandbox.api import EnvironmentInfo, Sandbox, Session
-from agentomnia.sandbox.faces.asgi import Refusal, WebSocket
+from agentomnia.sandbox.coroutines import own_task
 from agentomnia.sandbox.faces.openenv_wire import (
     Place,
     called,
@@ -26,7 +26,10 @@ from agentomnia.sandbox.faces.openenv_wire import (
     tool_row,
     wanted_place,
 )
+from agentomnia.sandbox.faces.operations import call_tool
+from agentomnia.sandbox.faces.refusal import Refusal
 from agentomnia.sandbox.faces.tasks import final_grade
+from agentomnia.sandbox.websocket import WebSocket
 
 _TAKEN_OVER = 4001
 """Code with which a socket is closed when another comes for its session."""
@@ -109,7 +112,7 @@ class Episodes:
         episode.hold()
         before, episode.socket = episode.socket, socket
         if before is not None:
-            self._later(before.close(_TAKEN_OVER, "another socket came for this session"))
+            before.close(_TAKEN_OVER, "another socket came for this session")
         return episode
 
     def detach(self, socket: WebSocket, episode: Episode, said_goodbye: bool) -> None:
@@ -144,6 +147,7 @@ class Episodes:
     async def reset(self, episode: Episode, data: Mapping[str, Any]) -> Any:
         """Begin an episode."""
         place, episode_id = wanted_place(self.sandbox, episode.info, data, episode.place), read_episode_id(data)
+        await own_task()
         async with episode.lock:
             session = self._present(episode)
             if session is not None and place == episode.place:
@@ -194,13 +198,14 @@ class Episodes:
             return called(tool, None, unknown)
         episode.check_going_on()
         episode.steps += 1
-        result = await session.call(tool, arguments)
+        result = await call_tool(session, tool, arguments)
         refused = not result["ok"] and result["error"]["code"] == "invalid_argument"
         error = {"error_type": "invalid_args", "message": result["error"]["message"]} if refused else None
         return called(tool, result, error)
 
     async def _finish(self, episode: Episode, message: str, graded: bool = True) -> None:
         """End the episode with the agent's last message; a second time changes nothing."""
+        await own_task()
         session = await self.live(episode)
         if episode.over:
             return
@@ -217,6 +222,7 @@ class Episodes:
         told = {"episode_id": episode.episode_id, "step_count": episode.steps, "environment": episode.info.id}
         if episode.session is None:
             return told
+        await own_task()
         session = await self.live(episode)
         digest = await session.digest()
         return {**told, "session_id": session.id, "task_id": task, "done": episode.over, "digest": digest}
@@ -260,6 +266,7 @@ class Episodes:
             InstanceError: it has ended.
         """
         if episode.session is None:
+            await own_task()
             async with episode.lock:
                 if episode.session is None:
                     return await self._open(episode, episode.place)

@@ -6,8 +6,7 @@ Shapes are those of `openenv` 0.10 (its `core/env_server`: `types.py`, `mcp_type
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agentomnia.environment.program import ToolSchema
 from agentomnia.errors import (
@@ -19,7 +18,7 @@ from agentomnia.errors import (
     OmniaError,
 )
 from agentomnia.sandbox.api import EnvironmentInfo, Sandbox
-from agentomnia.sandbox.faces.asgi import Refusal, owner_of
+from agentomnia.sandbox.faces.refusal import Refusal, owner_of
 from agentomnia.sandbox.faces.tasks import TASK_ROUTES, split_task, split_tasks
 
 API_VERSION = "1.0.0"
@@ -30,13 +29,12 @@ Place = tuple[str | None, str | None]
 """Where an episode takes place: a task, or an initial state, or neither, which is the first state."""
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(NamedTuple):
     """What an agent does in a step."""
 
     kind: Literal["list_tools", "call_tool", "message"]
     tool: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = {}
     text: str = ""
 
 

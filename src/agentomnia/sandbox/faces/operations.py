@@ -9,7 +9,8 @@ from agentomnia.environment.program import ToolSchema
 from agentomnia.environment.result import Result
 from agentomnia.errors import InputError
 from agentomnia.sandbox.api import Call, EnvironmentInfo, Sandbox, Session
-from agentomnia.sandbox.faces.asgi import Refusal
+from agentomnia.sandbox.coroutines import own_task
+from agentomnia.sandbox.faces.refusal import Refusal
 
 Body = Mapping[str, Any]
 MOST_CALLS = 256
@@ -47,14 +48,18 @@ def _one_call(body: Any) -> Call:
     return text_field(body, "tool"), arguments
 
 
+async def call_tool(session: Session, tool: str, arguments: Mapping[str, Any]) -> Result:
+    """One call: at once where nothing has to be waited for, else in a task."""
+    result = session.call_at_once(tool, arguments)
+    if result is None:
+        await own_task()
+        result = await session.call(tool, arguments)
+    return result
+
+
 async def call(session: Session, body: Body) -> Any:
     """One call; the result is the agent's, whatever it says."""
-    return await session.call(*_one_call(body))
-
-
-def call_at_once(session: Session, body: Body) -> Result | None:
-    """One call where it needs no waiting, else `None`."""
-    return session.call_at_once(*_one_call(body))
+    return await call_tool(session, *_one_call(body))
 
 
 async def batch(session: Session, body: Body) -> Any:

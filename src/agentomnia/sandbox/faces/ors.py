@@ -27,7 +27,6 @@ Nulls for optional parameters are dropped: clients that bind tools as functions 
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -38,7 +37,9 @@ from agentomnia.environment.program import ToolSchema
 from agentomnia.environment.result import Result
 from agentomnia.errors import InstanceError, OmniaError
 from agentomnia.sandbox.api import EnvironmentInfo, Sandbox, Session
-from agentomnia.sandbox.faces.asgi import Refusal, Request, json_text, owner_of, write_json
+from agentomnia.sandbox.coroutines import begun, own_task
+from agentomnia.sandbox.faces.operations import call_tool
+from agentomnia.sandbox.faces.refusal import Refusal, owner_of
 from agentomnia.sandbox.faces.tasks import (
     TASK_ROUTES,
     final_grade,
@@ -47,6 +48,8 @@ from agentomnia.sandbox.faces.tasks import (
     split_task,
     task_answer,
 )
+from agentomnia.sandbox.faces.text import json_text, write_json
+from agentomnia.sandbox.request import Request
 
 SUBMIT_TOOL = "submit_answer"
 _ROOT_ROUTES = frozenset(
@@ -127,10 +130,10 @@ class _Rollout:
     session: str
     used: float
     finished: bool = False
-    runs: dict[str, asyncio.Task[tuple[str, str]]] = field(default_factory=dict)
+    runs: dict[str, asyncio.Future[tuple[str, str]]] = field(default_factory=dict)
     """The last calls by `task_id`, running or done: the event that ends each, and its data."""
 
-    def keep(self, run: asyncio.Task[tuple[str, str]]) -> str:
+    def keep(self, run: asyncio.Future[tuple[str, str]]) -> str:
         """Remember a call under a new id."""
         name = secrets.token_hex(16)
         self.runs[name] = run
@@ -176,39 +179,38 @@ class Ors:
     async def _get(self, request: Request, named: str | None, route: str) -> None:
         match route:
             case "list_environments":
-                await request.json(200, list(self.sandbox.environments))
+                request.json(200, list(self.sandbox.environments))
             case "health":
-                await request.json(200, {"status": "ok"})
+                request.json(200, {"status": "ok"})
             case "version":
-                await request.json(200, {"version": _version(), "build_sha": None})
+                request.json(200, {"version": _version(), "build_sha": None})
             case "tools":
-                await request.json(200, _listing(self._environment(request, named).tools))
+                request.json(200, _listing(self._environment(request, named).tools))
             case "splits":
-                await request.json(200, split_rows(self._environment(request, named)))
+                request.json(200, split_rows(self._environment(request, named)))
             case "task_tools" | "prompt" | "messages":
-                await request.json(200, _told(route, self._live(request)[1]))
+                request.json(200, _told(route, self._live(request)[1]))
             case _:
                 raise Refusal(404, f"no such address {route[:80]!r}; list_environments is one")
 
     async def _post(self, request: Request, named: str | None, route: str) -> None:
         match route:
             case "create_session":
-                await request.start_events()
-                await request.event(secrets.token_urlsafe(24), "task_id")
-                await request.event("", "end")
-                await request.end_events()
+                request.events(((secrets.token_urlsafe(24), "task_id"), ("", "end")))
             case "create":
+                await own_task()
                 await self._create(request)
             case "ping":
                 self._live(request)
-                await request.json(200, {"status": "ok"})
+                request.json(200, {"status": "ok"})
             case "delete" | "delete_session":
+                await own_task()
                 await self._delete(request)
             case "call":
                 await self._call(request)
             case _ if route in TASK_ROUTES:
                 info = self._environment(request, named)
-                await request.json(200, task_answer(self.sandbox, info, route, await request.read_object()))
+                request.json(200, task_answer(self.sandbox, info, route, request.read_object()))
             case _:
                 raise Refusal(404, f"no such address {route[:80]!r}; score_group is not offered")
 
@@ -247,7 +249,7 @@ class Ors:
             raise Refusal(410, f"the session has ended: {error}") from error
 
     async def _create(self, request: Request) -> None:
-        key, body = self._key(request), await request.read_object()
+        key, body = self._key(request), request.read_object()
         if key in self._rollouts:
             raise Refusal(400, "the session is open already; delete it, or take a new id from /create_session")
         if body.get("toolset_name") is not None:
@@ -259,7 +261,7 @@ class Ors:
             await session.close()
             raise Refusal(400, "the session is open already; take a new id from /create_session")
         self._rollouts[key] = _Rollout(session.id, time.monotonic())
-        await request.json(200, {"sid": key[1]})
+        request.json(200, {"sid": key[1]})
 
     def _chosen(self, request: Request, body: Mapping[str, Any]) -> tuple[EnvironmentInfo, str]:
         """The environment and the task that a client wants; a task's specification names both."""
@@ -279,7 +281,7 @@ class Ors:
         rollout = self._rollouts.pop(key, None)
         if rollout is not None:
             await self._end(rollout, key[0])
-        await request.json(200, {"sid": key[1]})
+        request.json(200, {"sid": key[1]})
 
     async def _end(self, rollout: _Rollout, tenant: str) -> None:
         try:
@@ -299,33 +301,40 @@ class Ors:
 
     async def _call(self, request: Request) -> None:
         rollout, session = self._live(request)
-        body = await request.read_object()
+        body = request.read_object()
         name, arguments, task_id = body.get("name"), body.get("input"), body.get("task_id")
         if not isinstance(name, str) or not isinstance(arguments, dict):
             raise Refusal(422, "a call is {name, input}: the name of a tool, and an object of arguments")
         if task_id is None:
-            task_id = rollout.keep(asyncio.ensure_future(_run(rollout, session, name, arguments)))
+            task_id = rollout.keep(begun(_run(rollout, session, name, arguments)))
         run = rollout.runs.get(task_id) if isinstance(task_id, str) else None
-        await request.start_events()
         if run is None:
-            await request.event("unknown task_id", "error")
+            request.events((("unknown task_id", "error"),))
+        elif run.done():
+            request.events(((task_id, "task_id"), *_ending(run)))
         else:
+            await own_task()
             await _stream(request, task_id, run)
-        await request.end_events()
 
 
-async def _stream(request: Request, task_id: str, run: asyncio.Task[tuple[str, str]]) -> None:
+async def _stream(request: Request, task_id: str, run: asyncio.Future[tuple[str, str]]) -> None:
     """Tell a run's id, wait for it, and tell what came of it; the run goes on where the connection breaks."""
+    request.start_events()
     await request.event(task_id, "task_id")
     while not run.done():
         await asyncio.wait((run,), timeout=_PING_SECONDS)
         if not run.done():
             await request.event("", "ping")
+    for data, name in _ending(run):
+        await request.event(data, name)
+    request.end_events()
+
+
+def _ending(run: asyncio.Future[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The events that tell what came of a run."""
     ending, text = run.result()
-    pieces = _chunks(text)
-    for piece in pieces[:-1]:
-        await request.event(piece, "chunk")
-    await request.event(pieces[-1], ending)
+    *pieces, last = _chunks(text)
+    return [*((piece, "chunk") for piece in pieces), (last, ending)]
 
 
 async def _run(rollout: _Rollout, session: Session, name: str, arguments: dict[str, Any]) -> tuple[str, str]:
@@ -342,7 +351,7 @@ async def _answer(rollout: _Rollout, session: Session, name: str, arguments: dic
     schema = session.tools.get(name)
     if schema is None:
         return await _submitted(rollout, session, name, arguments)
-    result = await session.call(name, _without_nulls(schema, arguments))
+    result = await call_tool(session, name, _without_nulls(schema, arguments))
     if not result["ok"] and result["error"]["code"] == "invalid_argument":
         return _refused("input_validation", _told_error(result))
     return _answered(json_text(result), {"ok": result["ok"]})
@@ -355,6 +364,7 @@ async def _submitted(rollout: _Rollout, session: Session, name: str, arguments: 
     if not isinstance(message, str) or len(arguments) != 1:
         return _refused("input_validation", f"{name} takes one text, message")
     rollout.finished = True
+    await own_task()
     try:
         reward, metadata = await final_grade(session, message)
     except OmniaError:
@@ -381,7 +391,7 @@ def _told(route: str, session: Session) -> Any:
 def _chunks(text: str) -> list[str]:
     """A JSON text in pieces; none begins with a space, since clients strip those from an event's data."""
     pieces = [text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK)] or [""]
-    return [re.sub("^ ", r"\\u0020", piece) for piece in pieces]
+    return [rf"\u0020{piece[1:]}" if piece.startswith(" ") else piece for piece in pieces]
 
 
 def _version() -> str:

@@ -32,10 +32,14 @@ import msgpack
 
 from agentomnia.errors import OmniaError
 from agentomnia.sandbox.api import Sandbox, Session
+from agentomnia.sandbox.coroutines import own_task
 from agentomnia.sandbox.faces import operations
-from agentomnia.sandbox.faces.asgi import Refusal, Request, WebSocket, problem_of, read_json, write_json
+from agentomnia.sandbox.faces.refusal import Refusal, problem_of
+from agentomnia.sandbox.faces.text import read_json, write_json
+from agentomnia.sandbox.request import Request
+from agentomnia.sandbox.websocket import WebSocket
 
-_ACTIONS = {"call": "POST", "batch": "POST", "reset": "POST", "fork": "POST", "score": "POST", "digest": "GET"}
+_ACTIONS = {"batch": "POST", "reset": "POST", "fork": "POST", "score": "POST", "digest": "GET"}
 """Methods of what is asked under a session, where body and answer are JSON."""
 FRAMES_AT_ONCE = 256
 """Frames of one socket that are worked on; more are left in the connection until one is done."""
@@ -51,23 +55,32 @@ class Rest:
     async def http(self, request: Request) -> None:
         """Answer a request."""
         match request.path[1:]:
+            case ("sessions", id_, "call"):
+                _only(request, "POST")
+                request.json(200, await operations.call(self._find(request, id_), request.read_object()))
+            case other:
+                await own_task()
+                await self._answer(request, other)
+
+    async def _answer(self, request: Request, path: tuple[str, ...]) -> None:
+        match path:
             case ("sessions",):
                 _only(request, "POST")
-                opened = await operations.open_session(self._sandbox, request.tenant, await request.read_object())
-                await request.json(201, opened, ((b"location", f"/v1/sessions/{opened['session']}".encode()),))
+                opened = await operations.open_session(self._sandbox, request.tenant, request.read_object())
+                request.json(201, opened, ((b"location", f"/v1/sessions/{opened['session']}".encode()),))
             case ("sessions", id_):
                 await self._session(request, id_)
             case ("sessions", id_, "snapshot"):
                 await self._snapshot(request, id_)
             case ("sessions", id_, action) if action in _ACTIONS:
                 _only(request, _ACTIONS[action])
-                body = await request.read_object() if request.method == "POST" else {}
+                body = request.read_object() if request.method == "POST" else {}
                 value = await operations.SESSION_OPERATIONS[action](self._find(request, id_), body)
-                await request.json(201 if action == "fork" else 200, value)
+                request.json(201 if action == "fork" else 200, value)
             case _:
-                await self._listing(request)
+                self._listing(request)
 
-    async def _listing(self, request: Request) -> None:
+    def _listing(self, request: Request) -> None:
         match request.path[1:]:
             case ("environments",):
                 value = operations.environments(self._sandbox)
@@ -80,7 +93,7 @@ class Rest:
             case _:
                 raise Refusal(404, "there is nothing here; see /v1/environments, /v1/tasks and POST /v1/sessions")
         _only(request, "GET", "HEAD")
-        await request.json(200, value)
+        request.json(200, value)
 
     def _find(self, request: Request, id_: str) -> Session:
         return self._sandbox.session(id_, request.tenant)
@@ -89,24 +102,24 @@ class Rest:
         _only(request, "GET", "DELETE")
         session = self._find(request, id_)
         if request.method == "GET":
-            await request.json(200, await operations.described(session))
+            request.json(200, await operations.described(session))
         else:
             await session.close()
-            await request.raw(204)
+            request.raw(204)
 
     async def _snapshot(self, request: Request, id_: str) -> None:
         _only(request, "GET", "PUT")
         session = self._find(request, id_)
         if request.method == "GET":
-            await request.raw(200, await session.snapshot(), b"application/octet-stream")
+            request.raw(200, await session.snapshot(), b"application/octet-stream")
         else:
-            await request.json(200, await operations.restore(session, {"snapshot": await request.body()}))
+            request.json(200, await operations.restore(session, {"snapshot": request.body}))
 
     async def websocket(self, socket: WebSocket) -> None:
         """Hold a conversation over many sessions."""
         if socket.path != ("v1", "ws"):
             raise Refusal(404, "there is no WebSocket here; use /v1/ws")
-        await socket.accept()
+        socket.accept()
         free = asyncio.Semaphore(FRAMES_AT_ONCE)
         working: set[asyncio.Task[None]] = set()
 
@@ -116,7 +129,7 @@ class Rest:
 
         while (frame := await socket.receive()) is not None:
             # not beside frames that are being worked on: one of them may be the same session's, and comes first
-            if not working and await self._answered_at_once(socket, frame):
+            if not working and self._answered_at_once(socket, frame):
                 continue
             await free.acquire()
             task = asyncio.create_task(self._frame(socket, frame))
@@ -125,24 +138,24 @@ class Rest:
         if working:  # a call that was begun is finished, so that its session's state is known
             await asyncio.wait(working)
 
-    async def _answered_at_once(self, socket: WebSocket, frame: str | bytes) -> bool:
+    def _answered_at_once(self, socket: WebSocket, frame: str | bytes) -> bool:
         """Answer a call that has nothing to wait for, without a task of its own; any other frame is left alone."""
         id_: Any = None
         binary = isinstance(frame, bytes)
         try:
             body = _read_frame(frame)
-            id_ = body.get("id")
-            if body.get("op") != "call":
+            id_, instance, tool = body.get("id"), body.get("session"), body.get("tool")
+            if body.get("op") != "call" or type(instance) is not str or type(tool) is not str:
                 return False
             with socket.in_flight():
-                session = self._sandbox.session(operations.text_field(body, "session"), socket.tenant)
-                result = operations.call_at_once(session, body)
+                result = self._sandbox.session(instance, socket.tenant).call_at_once(tool, body.get("arguments", {}))
                 if result is None:
                     return False
-                answer = _written({"id": id_, "ok": True, "value": result}, binary)
+                told = {"id": id_, "ok": True, "value": result}
+                answer = msgpack.packb(told) if binary else write_json(told)
         except OmniaError as error:
             answer = _written({"id": id_, "ok": False, "error": problem_of(error)}, binary)
-        await socket.send(answer)
+        socket.send(answer, binary)
         return True
 
     async def _frame(self, socket: WebSocket, frame: str | bytes) -> None:
@@ -156,7 +169,7 @@ class Rest:
                 answer = _written({"id": id_, "ok": True, "value": await self._operate(socket.tenant, body)}, binary)
         except OmniaError as error:
             answer = _written({"id": id_, "ok": False, "error": problem_of(error)}, binary)
-        await socket.send(answer)
+        socket.send(answer, binary)
 
     async def _operate(self, tenant: str, body: Mapping[str, Any]) -> Any:
         name = operations.text_field(body, "op")
@@ -193,11 +206,11 @@ def _read_frame(frame: str | bytes) -> dict[str, Any]:
     return value
 
 
-def _written(answer: dict[str, Any], binary: bool) -> str | bytes:
+def _written(answer: dict[str, Any], binary: bool) -> bytes:
     if binary:
         packed: bytes = msgpack.packb(answer)
         return packed
     value = answer.get("value")
     if isinstance(value, dict) and isinstance(value.get("snapshot"), bytes):
         answer = {**answer, "value": {**value, "snapshot": base64.b64encode(value["snapshot"]).decode()}}
-    return write_json(answer).decode()
+    return write_json(answer)

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentomnia.errors import InputError
 from agentomnia.sandbox.api import EnvironmentInfo, Sandbox, Session
-from agentomnia.sandbox.faces.asgi import Refusal
+from agentomnia.sandbox.faces.refusal import Refusal
 from agentomnia.task.task import Task
 
 TASK_ROUTES = frozenset(("tasks", "num_tasks", "task", "task_range"))

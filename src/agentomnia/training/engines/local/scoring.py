@@ -114,8 +114,9 @@ def score(
         if chosen is None:
             return torch.zeros(len(starts), 0, device=device)
         chosen = chosen > 0
-        found = torch.tensor(starts, dtype=torch.long, device=device)[:, None] + torch.arange(chosen.shape[1], device=device)
-        logprobs = _logprobs(policy, hidden[before[found[chosen]]], ids[found[chosen]])
+        columns = torch.arange(chosen.shape[1], device=device)
+        found = (torch.tensor(starts, dtype=torch.long, device=device)[:, None] + columns)[chosen]
+        logprobs = _logprobs(policy, hidden[before[found]], ids[found])
         return logprobs.new_zeros(chosen.shape).masked_scatter(chosen, logprobs)
 
     return Scores(scored(row.openings, wanted_openings), scored(row.continuations, wanted))
