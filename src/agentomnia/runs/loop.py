@@ -320,8 +320,6 @@ FLOORS = ("null", "random")
 POLICY_TASKS = "policy tasks"
 RESCUED = 0.25
 """Share of trials from which a task that always failed counts as rescued."""
-_BASE_SHARE = 2
-"""Demonstrations of the base distribution for each one that the PRDs ask for: with fewer the old is forgotten."""
 
 
 def _arm(settings: RlSettings, arm: str) -> RlSettings:
@@ -347,8 +345,7 @@ def second_round(site: TrainingSite, settings: LoopSettings, seed: int, jobs: in
         make_task_items(run, "prd tasks", prd_task_items(run, orders, settings, seed), jobs)
     make_references(run, jobs, "teacher", seed, name="prd trajectories", suites=("prd-sft", "prd-rl"))
     if run.finished("evolved-sft") is None:
-        base = _BASE_SHARE * settings.prd_tasks
-        mixed = _demonstrations(site, ("prd-sft", "sft"), settings.evolved_sft.context, base=base)
+        mixed = _demonstrations(site, ("prd-sft", "sft"), settings.evolved_sft.context, base=settings.prd_tasks)
         train_sft(site, "evolved-sft", "rl", mixed, settings.evolved_sft)
     tasks = site.tasks(*_pool(site, ("prd-rl", "rl"), settings))
     train_rl(site, "evolved", "evolved-sft", tasks, settings.evolved_rl)

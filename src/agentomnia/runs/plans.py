@@ -39,9 +39,9 @@ def _whole() -> DemoPlan:
         sizes=LoopSizes(),
         shape={},
         sft=SftSettings(steps=1000),
-        rl=RlSettings(steps=14, prompts=12, group=8),
-        evolved_sft=SftSettings(steps=300, rate=1e-3, embedding_rate=2e-4, confidence_rate=0.0, growth=0.0),
-        evolved_rl=RlSettings(steps=6, prompts=12, group=8),
+        rl=RlSettings(steps=10, prompts=12, group=8),
+        evolved_sft=SftSettings(steps=180, rate=1e-3, embedding_rate=2e-4, confidence_rate=0.0, growth=0.0),
+        evolved_rl=RlSettings(steps=4, prompts=12, group=8),
         arms=RlSettings(
             steps=4,
             prompts=4,

@@ -38,9 +38,9 @@ class RlSettings:
     """G, rollouts of a group."""
     iterations: int = 1
     """J, updates on each mini-batch."""
-    rate: float = 1e-4
-    embedding_rate: float = 2e-5
-    confidence_rate: float = 0.16
+    rate: float = 5e-5
+    embedding_rate: float = 1e-5
+    confidence_rate: float = 0.08
     """How fast it learns how sure to be, see `optimizer`."""
     warmup: int = 4
     context: int = 768
