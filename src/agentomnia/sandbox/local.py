@@ -168,7 +168,8 @@ class LocalPlaces:
         workers = self._workers()
         if len(workers) + self._loading < self.settings.workers:
             return
-        unused = next((w for w in workers if w.handles == 0 and w.waiting == 0), None)
+        # what such a worker may still be at is to forget an instance, which its end does too
+        unused = next((w for w in workers if w.handles == 0), None)
         if unused is None:
             raise CapacityError(f"all {len(workers)} workers are in use; try again later")
         unused.close()
