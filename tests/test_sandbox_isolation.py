@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -358,6 +359,26 @@ def test_a_prepared_worker_is_the_next_one_and_as_locked_as_any(yard: Yard) -> N
         assert entries(f"/proc/{process_of(worker)}/fd") == ["0", "1", "2", "3"]
         assert "Error" in await ask(worker, "os.open('/etc/passwd', 0)")
         worker.close()
+
+    yard.play(play)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_prepared_worker_whose_taker_is_cancelled_ends(yard: Yard, turns: int) -> None:
+    async def play(zygote: Zygote) -> None:
+        before = entries("/proc/self/fd")
+        zygote.prepare()
+        taker = asyncio.create_task(zygote.spawn())
+        for _ in range(turns + 1):
+            await asyncio.sleep(0.001 * turns)
+        taker.cancel()
+        with suppress(asyncio.CancelledError):
+            (await taker).close()
+        for _ in range(500):
+            if entries("/proc/self/fd") == before:
+                return
+            await asyncio.sleep(0.01)
+        assert entries("/proc/self/fd") == before
 
     yard.play(play)
 

@@ -71,6 +71,20 @@ class Forked:
         self.socket.close()
 
 
+async def _unless_cancelled(spare: asyncio.Task[Forked]) -> Forked:
+    """The worker of a task; where the caller is cancelled, the worker is ended, since nobody else knows of it."""
+    try:
+        return await asyncio.shield(spare)
+    except asyncio.CancelledError:
+        spare.add_done_callback(_discard)
+        raise
+
+
+def _discard(spare: asyncio.Task[Forked]) -> None:
+    if not spare.cancelled() and spare.exception() is None:
+        spare.result().close()
+
+
 class Zygote:
     """A running forkserver. Belongs to the event loop, and to the thread, that started it: it dies with that thread."""
 
@@ -137,7 +151,7 @@ class Zygote:
         spare, self._spare = self._spare, None
         if spare is not None:
             with suppress(InfrastructureError, OSError):
-                worker = await spare
+                worker = await _unless_cancelled(spare)
                 if worker.silent:
                     return worker
                 worker.close()
