@@ -50,6 +50,11 @@ class Span:
     opening: int | None
     """Number of the span that comes before it in its conversation; `None` where it begins one."""
 
+    @property
+    def size(self) -> int:
+        """How many tokens."""
+        return self.end - self.begin
+
 
 class Packed:
     """The memory of one long row: a token sees its span's opening, and of its span itself and what is before it."""
@@ -57,7 +62,7 @@ class Packed:
     def __init__(self, spans: Sequence[Span], length: int, device: torch.device) -> None:
         """Lay spans, which leave no gaps, into a row of some length; behind the last is filling that sees nothing."""
         self._spans = spans
-        self._sizes = [*(s.end - s.begin for s in spans), length - spans[-1].end]
+        self._sizes = [*(s.size for s in spans), length - spans[-1].end]
         self._seen = [_visible(s, spans, device) for s in spans]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -83,7 +88,7 @@ def _visible(span: Span, spans: Sequence[Span], device: torch.device) -> Tensor 
     """Which keys a continuation's tokens see, (n, opening + n); `None` where that is simply those before."""
     if span.opening is None:
         return None
-    n, before = span.end - span.begin, spans[span.opening].end - spans[span.opening].begin
+    n, before = span.size, spans[span.opening].size
     return torch.ones(n, before + n, dtype=torch.bool, device=device).tril(before)
 
 
@@ -148,8 +153,7 @@ class _Row:
     def _append(self, tokens: Sequence[int], opening: int | None) -> int:
         """Add a span; its number."""
         begin, n = len(self.ids), len(tokens)
-        earlier = self.spans[opening].end - self.spans[opening].begin if opening is not None else 0
-        last = self.spans[opening].end - 1 if opening is not None else begin
+        earlier, last = (0, begin) if opening is None else (self.spans[opening].size, self.spans[opening].end - 1)
         self.ids += tokens
         self.places += range(earlier, earlier + n)
         self.before += [last, *range(begin, begin + n - 1)]
